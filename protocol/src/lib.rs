@@ -32,5 +32,6 @@ pub use fault::{Code, Fault, SideEffect};
 pub use id::{CapabilityId, ExecutionId, Fence, Handle, Seq};
 pub use lifecycle::State;
 pub use limits::Limits;
+pub use snapshot::{Overlay, Snapshot};
 
 pub use time::{Now, Timestamp};
