@@ -15,7 +15,7 @@ use crate::snapshot::Overlay;
 
 /// Where to follow one execution from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct From {
+pub struct FollowFrom {
     /// Which.
     pub execution: ExecutionId,
     /// The last position that the reader holds.
@@ -28,7 +28,7 @@ pub struct From {
 pub struct Sub {
     /// Executions by name, each from a cursor.
     #[serde(default)]
-    pub executions: Vec<From>,
+    pub executions: Vec<FollowFrom>,
     /// Everything that happens from now on.
     #[serde(default)]
     pub all: bool,
