@@ -172,8 +172,8 @@ impl Pump {
             }
         }
         if page.items.is_empty() {
-            // Forgotten between the look and the read; the next look says so.
-            self.dirty.insert(wanted.handle);
+            // Forgotten between the look and the read; its last wake is on the way.
+            self.dirty.remove(&wanted.handle);
         }
     }
 

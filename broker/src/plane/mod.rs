@@ -356,12 +356,12 @@ impl Plane {
         if let Some(worker) = execution.worker {
             self.disown(worker, handle);
         }
-        for subscriber in self.interest.forget(handle) {
-            self.pending.after.push(Effect::Wake { subscriber, handle });
-        }
         self.pending.touched.remove(&handle);
         self.pending.records.push(Record::Forget(handle));
         self.pending.after.push(Effect::Unpublish { handle, id: execution.id });
+        for subscriber in self.interest.forget(handle) {
+            self.pending.after.push(Effect::Wake { subscriber, handle });
+        }
         true
     }
 
