@@ -1,3 +1,8 @@
+//! The `reeve` command line, and the library that clients are made of.
+
+pub mod checkout;
+
+/// Runs the command line.
 pub fn main() -> std::process::ExitCode {
     std::process::ExitCode::SUCCESS
 }
