@@ -17,6 +17,7 @@ use crate::capability::Descriptor;
 use crate::fault::{Code, Fault, Problem, Stage};
 use crate::strict::clipped;
 
+pub(crate) use argv::nearest;
 pub use argv::{ARGUMENT_MAX, ARGUMENTS_MAX, BadTemplate, Template, argv};
 pub use schema::{BadSchema, SCHEMA_BYTES_MAX, SCHEMA_REFS_MAX, Sensitive, closed, sensitive};
 
