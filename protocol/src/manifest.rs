@@ -28,6 +28,8 @@ pub use diagnostic::{ERRORS_MAX, ManifestError};
 pub use read::duration;
 pub use schema::schema;
 
+pub(crate) use bounds::is_bounded;
+
 use diagnostic::Diagnostics;
 use read::Reader;
 

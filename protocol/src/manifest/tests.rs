@@ -514,3 +514,42 @@ fn the_published_schema_agrees_with_the_parser() {
     let keys: BTreeSet<_> = keys.keys().map(String::as_str).collect();
     assert_eq!(keys, capability::KEYS.into_iter().collect());
 }
+
+const PAGE: &str = include_str!("../../../docs/MANIFEST.md");
+
+#[test]
+fn every_example_of_the_documentation_is_a_manifest() {
+    let examples: Vec<_> =
+        PAGE.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(examples.len() > 5);
+    for example in examples {
+        accepted(example);
+    }
+}
+
+#[test]
+fn the_documentation_names_every_key_and_limit() {
+    for key in capability::KEYS {
+        assert!(
+            PAGE.contains(&format!("| `{key}` |")) || PAGE.contains(&format!("<id>.{key}` |")),
+            "{key}"
+        );
+    }
+    let Ok(Value::Object(all)) = serde_json::to_value(Limits::default()) else { panic!() };
+    for (name, range) in limits::LIMITS {
+        let default = all[name].as_u64().unwrap();
+        let words = |millis| read::in_words(Duration::from_millis(millis));
+        let row = match range {
+            limits::Range::Count(least, most) => {
+                format!("| `{name}` | {default} | {least} | {most} |")
+            }
+            limits::Range::Millis(least, most) => {
+                format!("| `{name}` | {} | {} | {} |", words(default), words(least), words(most))
+            }
+        };
+        assert!(PAGE.contains(&row), "{row}");
+    }
+    for id in RESERVED.iter().chain(&RESERVED_PREFIXES) {
+        assert!(PAGE.contains(&format!("`{id}`")), "{id}");
+    }
+}
