@@ -553,3 +553,33 @@ fn the_documentation_names_every_key_and_limit() {
         assert!(PAGE.contains(&format!("`{id}`")), "{id}");
     }
 }
+
+proptest::proptest! {
+    /// Whatever stands in the file, it is read or refused, and every error has a place in it.
+    #[test]
+    fn any_text_is_read_or_refused(
+        picks in proptest::collection::vec((0_usize..80, 0_u8..12, "\\PC{0,6}|[\\[\\]{}=.,#\"'\n]{1,4}"), 0..40),
+    ) {
+        let lines: Vec<_> = FULL.lines().collect();
+        let mut text = String::new();
+        for (line, what, noise) in picks {
+            let line = lines[line % lines.len()];
+            let cut = line.floor_char_boundary(line.len() / 2);
+            match what {
+                0 => text.push_str(&noise),
+                1 => text.push_str(&format!("{}{noise}{}", &line[..cut], &line[cut..])),
+                2 => text.push_str(&line[..cut]),
+                3 => text.push_str(&format!("[{noise}]")),
+                4 => text.push_str(&format!("[[{}", line.trim_start_matches('['))),
+                _ => text.push_str(line),
+            }
+            text.push('\n');
+        }
+        if let Err(errors) = parse(&text, FILE) {
+            proptest::prop_assert!(!errors.is_empty());
+            for error in errors {
+                proptest::prop_assert!(error.line <= text.lines().count() + 1, "{}", error);
+            }
+        }
+    }
+}
