@@ -1,1 +1,4 @@
-//! stub
+//! The worker: carries out one execution at a time and reports it.
+
+pub mod clock;
+pub mod session;
