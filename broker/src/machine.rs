@@ -139,7 +139,7 @@ impl Machine {
         if see(pid, start_ticks) == Seen::Gone {
             return;
         }
-        match fd.and_then(|fd| AsyncFd::register_with_interest(fd, Interest::READABLE).ok()) {
+        match fd.and_then(readable) {
             Some(fd) => drop(fd.readable().await),
             None => {
                 while see(pid, start_ticks) != Seen::Gone {
@@ -162,6 +162,13 @@ impl Machine {
     ) -> std::sync::MutexGuard<'_, std::collections::HashMap<WorkerId, (u32, u64)>> {
         self.watched.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+/// Registers a process descriptor, which becomes readable when its process ends.
+#[expect(unsafe_code, reason = "tokio asks for a descriptor that stays open; an owned one does")]
+fn readable(fd: std::os::fd::OwnedFd) -> Option<AsyncFd<std::os::fd::OwnedFd>> {
+    // SAFETY: an `OwnedFd` owns its descriptor until it is dropped, with the `AsyncFd` around it.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE).ok() }
 }
 
 /// Looks at a process; one that is a zombie, or whose pid was reused, is gone.
