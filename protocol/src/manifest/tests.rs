@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::*;
-use crate::capability::Stdin;
+use crate::capability::{OnWorkerLoss, Stdin};
 use crate::frame::DEPTH_MAX;
 use crate::input::argv;
 
