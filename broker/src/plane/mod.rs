@@ -376,9 +376,20 @@ impl Plane {
             shown.truncated |= trimmed.contains(&shown.handle);
             self.show(shown);
         }
+        self.show_trimmed(trimmed);
         self.release(done.pending);
         if bytes > self.limits.max_store_bytes {
             self.forget_oldest();
+        }
+    }
+
+    /// Shows that something is gone of executions that had nothing new themselves.
+    fn show_trimmed(&mut self, trimmed: &[Handle]) {
+        for handle in trimmed {
+            let shown = self.executions.get(handle).and_then(|execution| execution.shown.as_ref());
+            if let Some(shown) = shown.filter(|shown| !shown.truncated) {
+                self.show(Shown { truncated: true, ..shown.clone() });
+            }
         }
     }
 
