@@ -1,7 +1,7 @@
 //! The broker's shell in the simulation: the real plane, store and pumps, and everything around
 //! them that the real shell does, without a thread.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -36,6 +36,7 @@ pub struct Edge {
     pub pump: Pump,
     woken: BTreeSet<Handle>,
     answered: Option<(Subbed, Option<Handle>, bool)>,
+    requests: VecDeque<Sub>,
     asked: Option<(RequestId, bool, bool)>,
     reading: Option<(Wanted, Seq)>,
     out: BytesMut,
@@ -361,6 +362,7 @@ impl World {
             pump: Pump::default(),
             woken: BTreeSet::new(),
             answered: None,
+            requests: VecDeque::new(),
             asked: None,
             reading: None,
             out: BytesMut::new(),
@@ -419,11 +421,26 @@ impl World {
             return;
         }
         let sub: Sub = frame::decode(body).expect("a subscription");
-        let request = RequestId(self.broker.number(REQUESTS));
-        let differs = sub.epoch.as_ref().is_some_and(|epoch| *epoch != self.broker.epoch());
+        if let Some(Door::Reader(edge)) = self.broker.doors.get_mut(&conn) {
+            edge.requests.push_back(sub);
+            self.schedule_edge(conn);
+        }
+    }
+
+    /// Asks the plane the next thing that a reader asked; one at a time.
+    fn ask(&mut self, conn: ConnId) {
+        let epoch = self.broker.epoch();
         let Some(Door::Reader(edge)) = self.broker.doors.get_mut(&conn) else { return };
-        edge.asked = Some((request, sub.all, differs));
+        if edge.asked.is_some() || edge.answered.is_some() || edge.reading.is_some() {
+            return;
+        }
+        let Some(sub) = edge.requests.pop_front() else { return };
         let subscriber = edge.subscriber;
+        let request = RequestId(self.broker.number(REQUESTS));
+        let differs = sub.epoch.as_ref().is_some_and(|of| *of != epoch);
+        if let Some(Door::Reader(edge)) = self.broker.doors.get_mut(&conn) {
+            edge.asked = Some((request, sub.all, differs));
+        }
         self.subscribing.insert(request, conn);
         if let Peer::Reader(reader) = self.conns[conn].peer
             && sub.all
@@ -440,11 +457,6 @@ impl World {
         let Some(Door::Reader(edge)) = self.broker.doors.get_mut(&conn) else { return };
         let Reply::Subbed { subbed, horizon } = reply else { return };
         let (_, all, differs) = edge.asked.take().expect("it was asked");
-        if edge.answered.is_some() {
-            // One request at a time is under way in a real edge; the later one wins here.
-            self.ledger.fail("simulation", "two subscriptions at once".to_owned());
-            return;
-        }
         edge.answered = Some((subbed, all.then_some(horizon), differs));
         self.schedule_edge(conn);
     }
@@ -514,7 +526,9 @@ impl World {
             }
         }
         let out = edge.out.split().freeze();
+        more |= !edge.requests.is_empty();
         self.write(conn, Way::Down, out);
+        self.ask(conn);
         if more {
             self.decisions += 1;
             self.schedule_edge(conn);
