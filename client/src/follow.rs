@@ -194,12 +194,13 @@ impl Follower {
     }
 
     fn on_subbed(&mut self, subbed: Subbed) -> Result<(), BadFrame> {
-        if self.epoch.as_ref().is_some_and(|epoch| *epoch != subbed.epoch) {
+        let other = self.epoch.as_ref().is_some_and(|epoch| *epoch != subbed.epoch);
+        if other {
             self.forget_history();
         }
         self.epoch = Some(subbed.epoch);
         for followed in subbed.executions {
-            self.join(followed);
+            self.join(followed, other);
         }
         for id in subbed.unknown {
             if let Some(cursor) = self.cursors.get_mut(&id) {
@@ -211,7 +212,7 @@ impl Follower {
     }
 
     fn on_joined(&mut self, joined: Joined) -> Result<(), BadFrame> {
-        self.join(joined.followed);
+        self.join(joined.followed, false);
         Ok(())
     }
 
@@ -227,7 +228,8 @@ impl Follower {
         }
     }
 
-    fn join(&mut self, followed: Followed) {
+    /// Takes that an execution is followed; a cursor of another epoch is about to be taken back.
+    fn join(&mut self, followed: Followed, other_epoch: bool) {
         let id = followed.execution;
         self.handles.insert(followed.handle, id);
         self.again.remove(&id);
@@ -246,7 +248,7 @@ impl Follower {
             });
         }
         cursor.joined = true;
-        if followed.after > cursor.last {
+        if followed.after > cursor.last && !other_epoch {
             let (from, to) = (cursor.last.next(), followed.after);
             self.offers.push_back(Offer::Gap { id, from, to, reason: GapReason::Retention });
             cursor.last = followed.after;
