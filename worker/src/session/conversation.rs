@@ -296,6 +296,10 @@ impl Session {
         self.peer.answer_by = None;
         self.peer.quiet_since = None;
         self.peer.rewind(self.peer.sent);
+        if self.fenced.is_none() && self.is_own_end(&fenced) {
+            self.peer.acked = self.last;
+            return;
+        }
         if self.fenced.is_none() {
             self.late.events = self.last.0 - self.peer.acked.0.min(self.last.0);
             let ended = Ended { state: fenced.state, last: fenced.last, error: fenced.error };
@@ -306,6 +310,16 @@ impl Session {
             }
         }
         self.say_late();
+    }
+
+    /// Returns whether a broker says no more than that it has all of this: an acknowledgement of
+    /// the end that was lost with its connection.
+    fn is_own_end(&self, fenced: &Fenced) -> bool {
+        self.finished_at.is_some()
+            && self.peer.fence.is_some()
+            && fenced.state == self.snapshot.state
+            && fenced.last == self.last
+            && fenced.error == self.snapshot.error
     }
 
     /// Reports how the work really ended after the execution was taken away.
