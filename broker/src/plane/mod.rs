@@ -207,6 +207,16 @@ impl Plane {
             let fault = Fault::new(Code::Internal, "the minted id is taken").hint("start it again");
             return self.refuse(request, fault);
         }
+        if self.active >= self.limits.max_active {
+            let fault = Fault::new(
+                Code::Busy,
+                format!("no further execution is taken: max_active is {}", self.limits.max_active),
+            );
+            return self.refuse(
+                request,
+                fault.because("too_many_active").hint("start it again when some have ended"),
+            );
+        }
         let waiting = self.queue.iter().filter(|handle| self.executions[*handle].launched).count();
         if waiting >= self.limits.max_queued {
             let fault = Fault::new(
