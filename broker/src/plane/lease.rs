@@ -208,11 +208,11 @@ impl Plane {
             self.reattach.remove(&(at, handle));
         }
         let was_waiting = execution.is_waiting();
-        let begun = execution.snapshot.state != State::Queued;
+        let granted = execution.granted;
         execution.fence = execution.fence.next();
         execution.writer = Writer::Broker;
         let worker = execution.worker;
-        if execution.launched && !begun && execution.launches < 2 && execution.cancel.is_none() {
+        if execution.launched && !granted && execution.launches < 2 && execution.cancel.is_none() {
             if let Some(worker) = worker {
                 self.disown(worker, handle);
             }
@@ -243,8 +243,9 @@ impl Plane {
 
     fn start_sweep(&mut self, handle: Handle) {
         let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
-        let begun = execution.tree.is_some() || execution.snapshot.started_at.is_some();
-        let Some(process) = execution.process.clone().filter(|_| begun && !execution.sweeping)
+        // What its worker said about a tree may have been lost with it.
+        let granted = execution.granted;
+        let Some(process) = execution.process.clone().filter(|_| granted && !execution.sweeping)
         else {
             return;
         };
@@ -325,7 +326,9 @@ fn execution_lost(execution: &super::execution::Execution, how: Lost, now: Now) 
         execution.last,
         quiet.as_secs_f64()
     );
-    let begun = execution.snapshot.state != State::Queued;
+    // A worker that waits begins by itself once it has lost its broker.
+    let alone = !execution.launched && matches!(how, Lost::Away | Lost::Silent | Lost::Deaf);
+    let begun = execution.granted || alone;
     Fault::new(Code::Unavailable, message)
         .with_effect(if begun { SideEffect::Unknown } else { SideEffect::None })
         .because(match how {

@@ -113,6 +113,7 @@ impl Plane {
         let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
         execution.fence = execution.fence.next();
         execution.writer = Writer::Worker;
+        execution.granted = true;
         self.send_grant(handle);
     }
 
