@@ -94,7 +94,8 @@ impl Plane {
         known.connected = false;
         let left = known.bye;
         for handle in known.executions.clone() {
-            let execution = self.executions.get_mut(&handle).expect("a worker's own");
+            // The end of one may make the plane forget another.
+            let Some(execution) = self.executions.get_mut(&handle) else { continue };
             if execution.snapshot.state.is_final() {
                 self.sweep_finished(handle, now);
             } else if left {
@@ -113,7 +114,7 @@ impl Plane {
     pub(super) fn on_looked(&mut self, worker: WorkerId, seen: Seen, now: Now) {
         let Some(known) = self.workers.get(&worker) else { return };
         for handle in known.executions.clone() {
-            let execution = self.executions.get_mut(&handle).expect("a worker's own");
+            let Some(execution) = self.executions.get_mut(&handle) else { continue };
             let suspended = execution.snapshot.overlay.suspended_at.is_some();
             match seen {
                 Seen::Gone if execution.snapshot.state.is_final() => {
@@ -195,7 +196,8 @@ impl Plane {
     fn lose_worker(&mut self, worker: WorkerId, how: Lost, now: Now) {
         let Some(known) = self.workers.get(&worker) else { return };
         for handle in known.executions.clone() {
-            if !self.executions[&handle].snapshot.state.is_final() {
+            let execution = self.executions.get(&handle);
+            if execution.is_some_and(|execution| !execution.snapshot.state.is_final()) {
                 self.lose(handle, how, now);
             }
         }
@@ -211,11 +213,8 @@ impl Plane {
         let granted = execution.granted;
         execution.fence = execution.fence.next();
         execution.writer = Writer::Broker;
-        let worker = execution.worker;
         if execution.launched && !granted && execution.launches < 2 && execution.cancel.is_none() {
-            if let Some(worker) = worker {
-                self.disown(worker, handle);
-            }
+            self.disown_everywhere(handle);
             return self.requeue(handle, now);
         }
         let error = execution_lost(execution, how, now);
@@ -294,6 +293,19 @@ impl Plane {
             known.executions.remove(&handle);
         }
         self.drop_worker_if_done(worker);
+    }
+
+    /// Takes an execution out of every hand: that of a connection that ended, too.
+    pub(super) fn disown_everywhere(&mut self, handle: Handle) {
+        let holders: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, known)| known.executions.contains(&handle))
+            .map(|(worker, _)| *worker)
+            .collect();
+        for worker in holders {
+            self.disown(worker, handle);
+        }
     }
 
     pub(super) fn drop_worker_if_done(&mut self, worker: WorkerId) {

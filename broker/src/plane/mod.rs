@@ -363,9 +363,7 @@ impl Plane {
             let oldest = self.forgotten_order.pop_front().expect("it is not empty");
             self.forgotten.remove(&oldest);
         }
-        if let Some(worker) = execution.worker {
-            self.disown(worker, handle);
-        }
+        self.disown_everywhere(handle);
         self.pending.touched.remove(&handle);
         self.pending.records.push(Record::Forget(handle));
         self.pending.after.push(Effect::Unpublish { handle, id: execution.id });
