@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use reeve_protocol::peer::Fenced;
 use reeve_protocol::snapshot::ProcessSeen;
-use reeve_protocol::{Code, Fault, Handle, Kind, Now, SideEffect, State};
+use reeve_protocol::{Code, Fault, Handle, Kind, Now, Seq, SideEffect, State};
 
 use super::Plane;
 use super::effect::{Effect, Sweep, ToWorker};
@@ -217,6 +217,11 @@ impl Plane {
             self.disown_everywhere(handle);
             return self.requeue(handle, now);
         }
+        if execution.last == Seq::NONE {
+            // It was brought by a worker that had a history and has shown none of it.
+            self.write_created(handle, now);
+        }
+        let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
         let error = execution_lost(execution, how, now);
         let seen = if how == Lost::Gone { ProcessSeen::Gone } else { ProcessSeen::Unknown };
         execution.overlay(|overlay| overlay.process = seen);

@@ -301,14 +301,18 @@ impl Plane {
 
     /// Writes the first two events, which are the broker's.
     fn announce(&mut self, handle: Handle, now: Now) {
+        self.write_created(handle, now);
+        self.write(handle, [Kind::Queued { ahead: self.queue.len() as u64 }], now);
+    }
+
+    fn write_created(&mut self, handle: Handle, now: Now) {
         let execution = &self.executions[&handle];
         let created = Kind::Created {
             capability: execution.description.capability.clone(),
             title: execution.description.title.clone(),
             input: execution.description.input.clone(),
         };
-        let queued = Kind::Queued { ahead: self.queue.len() as u64 };
-        self.write(handle, [created, queued], now);
+        self.write(handle, [created], now);
     }
 
     /// Writes events as the broker; it must be the writer, and they must be legal.
