@@ -346,7 +346,7 @@ impl Plane {
     }
 
     /// Forgets the oldest finished executions while there are too many.
-    fn evict(&mut self) {
+    pub(super) fn evict(&mut self) {
         while self.executions.len() > self.limits.max_executions {
             if !self.forget_oldest() {
                 return;
@@ -390,6 +390,8 @@ impl Plane {
         }
         self.show_trimmed(trimmed);
         self.release(done.pending);
+        // What ended with this append can be forgotten only now.
+        self.evict();
         if bytes > self.limits.max_store_bytes {
             self.forget_oldest();
         }

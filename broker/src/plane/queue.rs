@@ -105,6 +105,7 @@ impl Plane {
                 self.locks.remove(lock);
             }
         }
+        self.evict();
         self.grant_waiting(now);
     }
 
