@@ -96,14 +96,14 @@ impl Plane {
         }
         execution.tree = attach.tree.or(execution.tree);
         let waiting = execution.is_waiting();
-        let ahead_of_us = attach.last > execution.last;
+        // Whoever was not granted and has numbered something has begun by itself.
+        let has_begun = attach.last > Seq::NONE;
         let before = execution.worker;
         if let Some(before) = before.filter(|before| *before != worker) {
             self.disown(before, handle);
         }
         self.own_it(worker, handle);
-        if waiting && ahead_of_us {
-            // It waited for an answer in vain and has begun by itself.
+        if waiting && has_begun {
             self.dequeue(handle);
             self.hold_lock(handle);
             self.grant(handle);
