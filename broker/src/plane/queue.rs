@@ -183,8 +183,8 @@ impl Plane {
     pub(super) fn on_launch_failed(&mut self, id: ExecutionId, message: &str, now: Now) {
         let Some(&handle) = self.by_id.get(&id) else { return };
         let execution = &self.executions[&handle];
-        let launching = execution.launched && execution.snapshot.state == State::Queued;
-        if !launching || execution.writer != Writer::Broker {
+        let launching = execution.launched && execution.slot_held && !execution.granted;
+        if !launching || execution.process.is_some() {
             return;
         }
         let fault = reeve_protocol::Fault::new(

@@ -83,6 +83,11 @@ impl Plane {
             return self.fence_off(worker, &attach, state, last, error);
         }
         let launching = execution.launched && execution.process.is_none();
+        if launching && execution.is_waiting() {
+            let fault = Fault::new(Code::Fenced, "another worker is to be made for this execution");
+            let last = execution.last;
+            return self.fence_off(worker, &attach, State::Failed, last, Some(fault));
+        }
         let same = execution.process.as_ref().is_some_and(|known| {
             known.pid == process.pid && known.start_ticks == process.start_ticks
         });
