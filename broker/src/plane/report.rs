@@ -150,6 +150,9 @@ impl Plane {
     fn on_batch(&mut self, worker: WorkerId, batch: &Batch, now: Now) {
         let handle = batch.handle();
         let Some(execution) = self.executions.get_mut(&handle) else {
+            if handle.0 < self.next_handle {
+                return; // Resent, and forgotten since: nothing is forgotten that is not stored.
+            }
             let reason = format!("no execution has the handle {}; attach first", handle.0);
             return self.close(worker, reason);
         };
