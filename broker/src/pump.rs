@@ -158,16 +158,18 @@ impl Pump {
                     frame::put(out, kind::BATCH, batch.bytes());
                     cursor.at = batch.last();
                 }
+                Item::Gap { from, .. } if *from > visible => break,
                 Item::Gap { from, to, reason } => {
+                    let to = visible.min(*to);
                     let gap = Gap {
                         handle: wanted.handle,
                         from: *from,
-                        to: *to,
+                        to,
                         reason: *reason,
-                        resume_after: *to,
+                        resume_after: to,
                     };
                     frame::put_message(out, kind::GAP, &gap);
-                    cursor.at = *to;
+                    cursor.at = to;
                 }
             }
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use reeve_protocol::peer::Fenced;
 use reeve_protocol::snapshot::ProcessSeen;
-use reeve_protocol::{Code, Fault, Handle, Kind, Now, Seq, SideEffect, State};
+use reeve_protocol::{Code, Fault, Handle, Kind, Now, Seq, SideEffect};
 
 use super::Plane;
 use super::effect::{Effect, Sweep, ToWorker};

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use reeve_protocol::peer::{Attached, Grant};
 use reeve_protocol::snapshot::WaitingOn;
-use reeve_protocol::{ExecutionId, Handle, Kind, Now, Seq, State};
+use reeve_protocol::{ExecutionId, Handle, Kind, Now, Seq};
 
 use super::Plane;
 use super::effect::{Effect, ToWorker};
