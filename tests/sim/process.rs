@@ -45,6 +45,8 @@ pub struct Work {
     pub granted: bool,
     /// Nothing is done any more, and nothing is reported.
     pub dropped: bool,
+    /// It was told that it is over for everybody else.
+    pub fenced: bool,
     pub ending: bool,
     checked: bool,
     tolerant: bool,
@@ -143,6 +145,7 @@ impl World {
                 begun: false,
                 granted: false,
                 dropped: false,
+                fenced: false,
                 ending: false,
                 checked: false,
                 tolerant: rng.chance(500),
@@ -333,6 +336,7 @@ impl World {
             Effect::Cancel { force, .. } => self.asked_to_stop(process, work, force),
             Effect::Fenced(ended) => {
                 let this = &mut self.processes[process].works[work];
+                this.fenced = true;
                 if !this.begun {
                     this.dropped = true;
                     this.script.clear();

@@ -455,7 +455,7 @@ impl World {
                 }
             }
             Fault::Stall => {
-                let until = self.now + self.strikes.below(3 * SECOND);
+                let until = (self.now + self.strikes.below(3 * SECOND)).min(self.plan.safety);
                 let way = if self.strikes.chance(500) { Way::Up } else { Way::Down };
                 if let Some(conn) = self.some_worker().and_then(|at| self.processes[at].conn) {
                     self.conns[conn].pipe(way).0.stall(until);
@@ -468,7 +468,7 @@ impl World {
                 }
             }
             Fault::StopBroker => {
-                let until = self.now + self.strikes.below(8 * SECOND);
+                let until = (self.now + self.strikes.below(8 * SECOND)).min(self.plan.safety);
                 if self.broker.up && self.broker.stopped_until.is_none() {
                     self.broker.stopped_until = Some(until);
                     self.ledger.on_broker_stop(self.now, until);
@@ -501,7 +501,7 @@ impl World {
                 self.end_process(process, keep.unwrap_or(usize::MAX));
             }
             Fault::StopWorker => {
-                let until = self.now + self.strikes.below(7 * SECOND);
+                let until = (self.now + self.strikes.below(7 * SECOND)).min(self.plan.safety);
                 if self.processes[process].stopped_until.is_none() {
                     self.processes[process].stopped_until = Some(until);
                     self.at(until, Event::ProcessContinue { process });
@@ -577,17 +577,7 @@ impl World {
 
     /// Looks whether everything has come to rest.
     fn on_rest(&mut self) {
-        let stuck: Vec<ExecutionId> = self
-            .processes
-            .iter()
-            .filter(|process| process.alive)
-            .flat_map(|process| &process.works)
-            .filter(|work| !work.dropped && work.script.front() == Some(&Act::Forever))
-            .map(|work| work.id)
-            .collect();
-        for id in stuck {
-            self.at(self.now, Event::Cancel { id, force: false });
-        }
+        self.ask_everybody_to_stop();
         let gauges = self.broker.plane.gauges();
         let alive = self.processes.iter().any(|process| process.alive);
         let rests = !alive && self.trees.is_empty() && gauges.active == 0;
@@ -597,6 +587,28 @@ impl World {
             return self.at(self.now + CATCH_UP, Event::End);
         }
         self.at(self.now + SECOND, Event::Rest);
+    }
+
+    /// Asks what goes on for ever to stop: through the broker, or at its terminal where that has
+    /// given it up.
+    fn ask_everybody_to_stop(&mut self) {
+        let now = self.reading();
+        for process in 0..self.processes.len() {
+            for work in 0..self.processes[process].works.len() {
+                let alive = self.processes[process].alive;
+                let this = &mut self.processes[process].works[work];
+                if !alive || this.dropped || this.script.front() != Some(&Act::Forever) {
+                    continue;
+                }
+                if this.fenced {
+                    this.session.handle_cancel("terminal", false, now);
+                    self.settle_process(process);
+                } else {
+                    let id = this.id;
+                    self.at(self.now, Event::Cancel { id, force: false });
+                }
+            }
+        }
     }
 
     fn end(&mut self) {
