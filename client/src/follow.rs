@@ -228,7 +228,7 @@ impl Follower {
         }
     }
 
-    /// Takes that an execution is followed; a cursor of another epoch is about to be taken back.
+    /// Takes that an execution is followed, from a cursor that may be about to be taken back.
     fn join(&mut self, followed: Followed, other_epoch: bool) {
         let id = followed.execution;
         self.handles.insert(followed.handle, id);
@@ -248,7 +248,9 @@ impl Follower {
             });
         }
         cursor.joined = true;
-        if followed.after > cursor.last && !other_epoch {
+        // A cursor beyond the end is about to be taken back, too.
+        let taken_back = other_epoch || followed.after > followed.last;
+        if followed.after > cursor.last && !taken_back {
             let (from, to) = (cursor.last.next(), followed.after);
             self.offers.push_back(Offer::Gap { id, from, to, reason: GapReason::Retention });
             cursor.last = followed.after;
