@@ -35,9 +35,9 @@ pub struct Edge {
     pub subscriber: SubscriberId,
     pub pump: Pump,
     woken: BTreeSet<Handle>,
-    answered: Option<(Subbed, Option<Handle>, bool)>,
+    answered: Option<(Subbed, Option<Handle>, Vec<ExecutionId>)>,
     requests: VecDeque<Sub>,
-    asked: Option<(RequestId, bool, bool)>,
+    asked: Option<(bool, Vec<ExecutionId>)>,
     reading: Option<(Wanted, Seq)>,
     out: BytesMut,
     scheduled: bool,
@@ -438,8 +438,10 @@ impl World {
         let subscriber = edge.subscriber;
         let request = RequestId(self.broker.number(REQUESTS));
         let differs = sub.epoch.as_ref().is_some_and(|of| *of != epoch);
+        let foreign: Vec<_> =
+            sub.executions.iter().filter(|_| differs).map(|from| from.execution).collect();
         if let Some(Door::Reader(edge)) = self.broker.doors.get_mut(&conn) {
-            edge.asked = Some((request, sub.all, differs));
+            edge.asked = Some((sub.all, foreign));
         }
         self.subscribing.insert(request, conn);
         if let Peer::Reader(reader) = self.conns[conn].peer
@@ -456,8 +458,8 @@ impl World {
         let Some(conn) = self.subscribing.remove(&request) else { return };
         let Some(Door::Reader(edge)) = self.broker.doors.get_mut(&conn) else { return };
         let Reply::Subbed { subbed, horizon } = reply else { return };
-        let (_, all, differs) = edge.asked.take().expect("it was asked");
-        edge.answered = Some((subbed, all.then_some(horizon), differs));
+        let (all, foreign) = edge.asked.take().expect("it was asked");
+        edge.answered = Some((subbed, all.then_some(horizon), foreign));
         self.schedule_edge(conn);
     }
 
@@ -507,8 +509,8 @@ impl World {
             edge.pump.page(wanted, &page, visible, &mut edge.out);
             more = true;
         } else {
-            if let Some((subbed, all, differs)) = edge.answered.take() {
-                edge.pump.subscribe(&subbed, all, differs, &mut edge.out);
+            if let Some((subbed, all, foreign)) = edge.answered.take() {
+                edge.pump.subscribe(&subbed, all, &foreign, &mut edge.out);
             }
             for handle in std::mem::take(&mut edge.woken) {
                 edge.pump.wake(handle);
