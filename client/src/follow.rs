@@ -235,6 +235,11 @@ impl Follower {
         self.again.remove(&id);
         let held = self.cursors.get(&id).cloned();
         let held = held.or_else(|| self.ended.get(&id).map(|last| Cursor::after(*last)));
+        // A cursor of another epoch, or beyond the end, is repeated and then taken back by a gap.
+        let after = match &held {
+            Some(held) if other_epoch => held.last,
+            Some(_) | None => followed.after.min(followed.last),
+        };
         let mut cursor = held.unwrap_or_else(|| Cursor::after(followed.after));
         cursor.wire = followed.after;
         cursor.live = true;
@@ -243,17 +248,15 @@ impl Follower {
                 id,
                 capability: followed.capability,
                 state: followed.state,
-                after: followed.after,
+                after,
                 last: followed.last,
             });
         }
         cursor.joined = true;
-        // A cursor beyond the end is about to be taken back, too.
-        let taken_back = other_epoch || followed.after > followed.last;
-        if followed.after > cursor.last && !taken_back {
-            let (from, to) = (cursor.last.next(), followed.after);
+        if after > cursor.last {
+            let (from, to) = (cursor.last.next(), after);
             self.offers.push_back(Offer::Gap { id, from, to, reason: GapReason::Retention });
-            cursor.last = followed.after;
+            cursor.last = after;
         }
         self.cursors.insert(id, cursor);
     }

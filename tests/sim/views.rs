@@ -65,12 +65,12 @@ impl Ledger {
         match offer {
             Offer::Joined { after, .. } => {
                 hold(!view.joined || view.ended.is_some(), || "it is joined twice".to_owned())?;
-                if !view.joined && view.life.is_none() && view.at == Seq::NONE {
-                    view.at = *after;
-                }
                 if view.ended.is_some() && view.life != Some(life) {
                     // Another history; what was shown of the earlier one is over.
                     *view = View::default();
+                }
+                if view.life.is_none() && view.at == Seq::NONE {
+                    view.at = *after;
                 }
                 view.joined = true;
                 view.unknown = false;
