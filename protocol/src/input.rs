@@ -19,6 +19,7 @@ use crate::strict::clipped;
 
 pub(crate) use argv::nearest;
 pub use argv::{ARGUMENT_MAX, ARGUMENTS_MAX, BadTemplate, Template, argv};
+use schema::Detail;
 pub use schema::{BadSchema, SCHEMA_BYTES_MAX, SCHEMA_REFS_MAX, Sensitive, closed, sensitive};
 
 /// Problems named in one refusal, at most.
@@ -34,6 +35,7 @@ struct Compiled {
     schema: Value,
     defaults: Map<String, Value>,
     sensitive: Sensitive,
+    detail: Detail,
     validator: jsonschema::Validator,
 }
 
@@ -45,12 +47,17 @@ impl Validator {
     /// [`BadSchema`] when the schema is too large or too deep, is none, refers to anything
     /// outside of itself, or has a default that it does not allow.
     pub fn new(schema: &Value) -> Result<Self, BadSchema> {
-        schema::bounded(schema)?;
+        let detail = schema::bounded(schema)?;
         schema::of_object(schema)?;
         let validator = compile(schema)?;
         let defaults = schema::defaults(schema);
-        let compiled =
-            Compiled { schema: schema.clone(), sensitive: sensitive(schema), defaults, validator };
+        let compiled = Compiled {
+            schema: schema.clone(),
+            sensitive: sensitive(schema),
+            defaults,
+            detail,
+            validator,
+        };
         compiled.check_defaults()?;
         Ok(Self(Arc::new(compiled)))
     }
@@ -88,6 +95,10 @@ impl Validator {
     }
 
     fn refusal(&self, input: &Value) -> Fault {
+        if self.0.detail == Detail::None {
+            let message = "the input does not match the schema, which refers to itself".to_owned();
+            return invalid(vec![Problem { pointer: String::new(), message }]);
+        }
         let masked = self.0.sensitive.any();
         let problems: Vec<Problem> = self
             .0
@@ -112,7 +123,7 @@ impl Validator {
 impl Compiled {
     /// Checks that every default is allowed where it would be put.
     fn check_defaults(&self) -> Result<(), BadSchema> {
-        if self.defaults.is_empty() {
+        if self.defaults.is_empty() || self.detail == Detail::None {
             return Ok(());
         }
         let input = Value::Object(self.defaults.clone());
@@ -147,7 +158,7 @@ impl PartialEq for Validator {
 ///
 /// [`BadSchema`] as for [`Validator::new`], but for the demand that it be of an object.
 pub fn check_schema(schema: &Value) -> Result<(), BadSchema> {
-    schema::bounded(schema)?;
+    let _ = schema::bounded(schema)?;
     compile(schema).map(drop)
 }
 

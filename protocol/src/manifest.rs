@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::capability::{CapabilityKind, Confirm, Descriptor, Effect, OnWorkerLoss, Overlap};
+use crate::capability::{CapabilityKind, Confirm, Descriptor, Effect, Overlap};
 use crate::id::CapabilityId;
 use crate::input::Ready;
 use crate::limits::Limits;
@@ -27,6 +27,8 @@ pub use capability::{RESERVED, RESERVED_PREFIXES};
 pub use diagnostic::{ERRORS_MAX, ManifestError};
 pub use read::duration;
 pub use schema::schema;
+
+pub(crate) use bounds::is_bounded;
 
 use diagnostic::Diagnostics;
 use read::Reader;
@@ -121,10 +123,6 @@ pub fn builtin() -> Vec<Descriptor> {
         provenance: "built-in".to_owned(),
     }]
 }
-
-/// How a manifest says what becomes of the processes of a lost worker.
-pub(crate) const ON_WORKER_LOSS: [(&str, OnWorkerLoss); 2] =
-    [("end", OnWorkerLoss::End), ("leave", OnWorkerLoss::Leave)];
 
 #[cfg(test)]
 mod tests;

@@ -75,6 +75,19 @@ const DATA: [&str; 5] = ["const", "default", "enum", "example", "examples"];
 /// Keywords whose value maps free names to schemas.
 const NAMED: [&str; 4] = ["patternProperties", "dependentSchemas", "$defs", "definitions"];
 
+/// Keywords that may apply several schemas to one value.
+const BRANCHES: [&str; 9] = [
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "contains",
+    "dependentSchemas",
+    "patternProperties",
+    "unevaluatedProperties",
+];
+
 /// Finds what a schema marks as sensitive, through every way in which one schema applies another.
 ///
 /// What cannot be followed counts as marked when anything in the schema is.
@@ -151,9 +164,10 @@ pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value>
 }
 
 /// Refuses a schema that costs too much to look at.
-pub(super) fn bounded(schema: &Value) -> Result<(), BadSchema> {
+pub(super) fn bounded(schema: &Value) -> Result<Detail, BadSchema> {
     let mut open = vec![(1_usize, schema)];
     let mut references = 0;
+    let mut branches = false;
     while let Some((depth, at)) = open.pop() {
         if depth > DEPTH_MAX {
             return Err(BadSchema::new(format!("nested deeper than {DEPTH_MAX}")));
@@ -162,6 +176,7 @@ pub(super) fn bounded(schema: &Value) -> Result<(), BadSchema> {
             Value::Array(items) => open.extend(items.iter().map(|item| (depth + 1, item))),
             Value::Object(members) => {
                 for (key, value) in members {
+                    branches |= BRANCHES.contains(&key.as_str());
                     if let Some(target) = reference(key, value) {
                         references += 1;
                         local(target)?;
@@ -181,11 +196,21 @@ pub(super) fn bounded(schema: &Value) -> Result<(), BadSchema> {
         let message = format!("{bytes} bytes as JSON; at most {SCHEMA_BYTES_MAX} are taken");
         return Err(BadSchema::new(message));
     }
-    let mut sizes = HashMap::new();
-    if unfolded(schema, schema, &mut sizes) > UNFOLDED_MAX {
+    let mut unfold = Unfold { root: schema, sizes: HashMap::new(), circular: false };
+    if unfold.size(schema) > UNFOLDED_MAX {
         return Err(BadSchema::new("its references unfold to more than can be checked"));
     }
-    Ok(())
+    Ok(if unfold.circular && branches { Detail::None } else { Detail::Full })
+}
+
+/// How much can be said about an input that a schema does not let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// Every problem.
+    Full,
+    /// That there is one. Where a schema that refers to itself offers alternatives, the work of
+    /// listing problems doubles with every level of the input; to find that there is one does not.
+    None,
 }
 
 fn reference<'s>(key: &str, value: &'s Value) -> Option<&'s str> {
@@ -200,35 +225,60 @@ fn local(target: &str) -> Result<(), BadSchema> {
     Err(BadSchema::new(format!("the reference {target:?} leaves the schema; nothing is fetched")))
 }
 
-/// Counts the values of a schema with every reference written out; one that is being written
-/// out already counts nothing, because the instance ends such a circle.
-///
-/// Recurses through at most [`SCHEMA_REFS_MAX`] references, each within [`DEPTH_MAX`].
-fn unfolded(root: &Value, at: &Value, sizes: &mut HashMap<String, u64>) -> u64 {
-    let size = match at {
-        Value::Array(items) => {
-            items.iter().fold(0_u64, |sum, item| sum.saturating_add(unfolded(root, item, sizes)))
-        }
-        Value::Object(members) => members.iter().fold(0_u64, |sum, (key, value)| {
-            let size = match reference(key, value) {
-                Some(target) => target_size(root, target, sizes),
-                None => unfolded(root, value, sizes),
-            };
-            sum.saturating_add(size)
-        }),
-        _ => 0,
-    };
-    size.saturating_add(1)
+/// Counts the values of a schema with every reference written out.
+struct Unfold<'s> {
+    root: &'s Value,
+    /// The size of each target; nothing while it is being written out.
+    sizes: HashMap<&'s str, Option<u64>>,
+    /// Something refers to what it is part of.
+    circular: bool,
 }
 
-fn target_size(root: &Value, target: &str, sizes: &mut HashMap<String, u64>) -> u64 {
-    if let Some(size) = sizes.get(target) {
-        return *size;
+impl<'s> Unfold<'s> {
+    /// Recurses through at most [`SCHEMA_REFS_MAX`] references, each within [`DEPTH_MAX`].
+    fn size(&mut self, at: &'s Value) -> u64 {
+        let mut size = 1_u64;
+        match at {
+            Value::Array(items) => {
+                for item in items {
+                    size = size.saturating_add(self.size(item));
+                }
+            }
+            Value::Object(members) => {
+                for (key, value) in members {
+                    let more = match reference(key, value) {
+                        Some(target) => self.target(target),
+                        None => self.size(value),
+                    };
+                    size = size.saturating_add(more);
+                }
+            }
+            _ => {}
+        }
+        size
     }
-    sizes.insert(target.to_owned(), 0);
-    let size = resolve(root, target).map_or(0, |at| unfolded(root, at, sizes));
-    sizes.insert(target.to_owned(), size);
-    size
+
+    fn target(&mut self, target: &'s str) -> u64 {
+        match self.sizes.get(target) {
+            Some(Some(size)) => return *size,
+            Some(None) => {
+                // Counts nothing: the input ends such a circle.
+                self.circular = true;
+                return 0;
+            }
+            None => drop(self.sizes.insert(target, None)),
+        }
+        let size = match resolve(self.root, target) {
+            Some(at) => self.size(at),
+            None => {
+                // An anchor may be anywhere.
+                self.circular = true;
+                0
+            }
+        };
+        self.sizes.insert(target, Some(size));
+        size
+    }
 }
 
 /// Refuses a schema that lets anything but an object through.

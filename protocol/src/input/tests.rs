@@ -342,3 +342,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_schema_that_refers_to_itself_many_times_over_is_checked_at_once() {
+    for key in ["allOf", "anyOf", "oneOf"] {
+        let schema = json!({"type": "object", "properties": {
+            "n": {"type": "integer"}, "next": {key: [{"$ref": "#"}, {"$ref": "#"}]}}});
+        let validator = Validator::new(&schema).unwrap();
+        let input = (0..60).fold(json!({"n": "x"}), |inner, _| json!({"next": inner}));
+        let fault = validator.validate(input).unwrap_err();
+        assert_eq!(fault.problems.len(), 1);
+        assert!(fault.message.contains("refers to itself"), "{}", fault.message);
+    }
+    let plain =
+        json!({"type": "object", "properties": {"n": {"type": "integer"}, "next": {"$ref": "#"}}});
+    let input = json!({"next": {"next": {"n": "x"}}});
+    let fault = Validator::new(&plain).unwrap().validate(input).unwrap_err();
+    assert_eq!(fault.problems[0].pointer, "/next/next/n");
+}

@@ -44,6 +44,11 @@ pub(super) fn document<'t>(
     None
 }
 
+/// Returns whether a text of TOML nests and counts no more than a manifest may.
+pub(crate) fn is_bounded(text: &str) -> bool {
+    text.len() <= MANIFEST_MAX && scan(text.as_bytes()).is_ok()
+}
+
 fn syntax(text: &str, error: &toml::de::Error, look: bool, diagnostics: &mut Diagnostics<'_>) {
     let span = error.span().unwrap_or(0..0);
     let first =

@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use toml::de::{DeTable, DeValue};
 
 use super::read::{Node, Reader};
-use super::{CAPABILITIES_MAX, Manifest, ON_WORKER_LOSS, later};
-use crate::capability::{CapabilityKind, Confirm, Descriptor, Effect, Overlap, Process, Stdin};
+use super::{CAPABILITIES_MAX, Manifest, later};
+use crate::capability::{
+    CapabilityKind, Confirm, Descriptor, Effect, OnWorkerLoss, Overlap, Process, Stdin,
+};
 use crate::id::CapabilityId;
 use crate::input::{self, Ready, Template, Validator};
 use crate::strict::shown;
@@ -253,7 +255,8 @@ impl<'n, 't> One<'_, 'n, 't> {
             self.reader.error(span, message);
         }
         let cancel_grace = self.duration("cancel_grace", GRACE).unwrap_or(grace);
-        let on_worker_loss = self.word("on_worker_loss", &ON_WORKER_LOSS).unwrap_or_default();
+        let words = [("end", OnWorkerLoss::End), ("leave", OnWorkerLoss::Leave)];
+        let on_worker_loss = self.word("on_worker_loss", &words).unwrap_or_default();
         Some(Process {
             command: command?,
             cwd: cwd?,

@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::*;
-use crate::capability::Stdin;
+use crate::capability::{OnWorkerLoss, Stdin};
 use crate::frame::DEPTH_MAX;
 use crate::input::argv;
 
@@ -513,4 +513,73 @@ fn the_published_schema_agrees_with_the_parser() {
     let keys = schema["$defs"]["capability"]["properties"].as_object().unwrap();
     let keys: BTreeSet<_> = keys.keys().map(String::as_str).collect();
     assert_eq!(keys, capability::KEYS.into_iter().collect());
+}
+
+const PAGE: &str = include_str!("../../../docs/MANIFEST.md");
+
+#[test]
+fn every_example_of_the_documentation_is_a_manifest() {
+    let examples: Vec<_> =
+        PAGE.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(examples.len() > 5);
+    for example in examples {
+        accepted(example);
+    }
+}
+
+#[test]
+fn the_documentation_names_every_key_and_limit() {
+    for key in capability::KEYS {
+        assert!(
+            PAGE.contains(&format!("| `{key}` |")) || PAGE.contains(&format!("<id>.{key}` |")),
+            "{key}"
+        );
+    }
+    let Ok(Value::Object(all)) = serde_json::to_value(Limits::default()) else { panic!() };
+    for (name, range) in limits::LIMITS {
+        let default = all[name].as_u64().unwrap();
+        let words = |millis| read::in_words(Duration::from_millis(millis));
+        let row = match range {
+            limits::Range::Count(least, most) => {
+                format!("| `{name}` | {default} | {least} | {most} |")
+            }
+            limits::Range::Millis(least, most) => {
+                format!("| `{name}` | {} | {} | {} |", words(default), words(least), words(most))
+            }
+        };
+        assert!(PAGE.contains(&row), "{row}");
+    }
+    for id in RESERVED.iter().chain(&RESERVED_PREFIXES) {
+        assert!(PAGE.contains(&format!("`{id}`")), "{id}");
+    }
+}
+
+proptest::proptest! {
+    /// Whatever stands in the file, it is read or refused, and every error has a place in it.
+    #[test]
+    fn any_text_is_read_or_refused(
+        picks in proptest::collection::vec((0_usize..80, 0_u8..12, "\\PC{0,6}|[\\[\\]{}=.,#\"'\n]{1,4}"), 0..40),
+    ) {
+        let lines: Vec<_> = FULL.lines().collect();
+        let mut text = String::new();
+        for (line, what, noise) in picks {
+            let line = lines[line % lines.len()];
+            let cut = line.floor_char_boundary(line.len() / 2);
+            match what {
+                0 => text.push_str(&noise),
+                1 => text.push_str(&format!("{}{noise}{}", &line[..cut], &line[cut..])),
+                2 => text.push_str(&line[..cut]),
+                3 => text.push_str(&format!("[{noise}]")),
+                4 => text.push_str(&format!("[[{}", line.trim_start_matches('['))),
+                _ => text.push_str(line),
+            }
+            text.push('\n');
+        }
+        if let Err(errors) = parse(&text, FILE) {
+            proptest::prop_assert!(!errors.is_empty());
+            for error in errors {
+                proptest::prop_assert!(error.line <= text.lines().count() + 1, "{}", error);
+            }
+        }
+    }
 }
