@@ -72,7 +72,8 @@ impl Wire {
     /// Receives the next frame; `None` at the end of the stream.
     pub fn recv(&mut self) -> Option<(u8, Bytes)> {
         loop {
-            if let Some(frame) = frame::take(&mut self.buffer).expect("the broker's frames are good")
+            if let Some(frame) =
+                frame::take(&mut self.buffer).expect("the broker's frames are good")
             {
                 return Some(frame);
             }
@@ -138,7 +139,8 @@ impl Wire {
 
     /// Attaches a new execution as a worker and waits for the grant.
     pub fn attach(&mut self, id: ExecutionId, description: Description) -> Granted {
-        let attach = Attach { execution: id, fence: None, description, last: Seq::NONE, tree: None };
+        let attach =
+            Attach { execution: id, fence: None, description, last: Seq::NONE, tree: None };
         self.send(kind::ATTACH, &attach);
         let grant: Grant = self.expect(kind::GRANT);
         Granted { handle: grant.handle, fence: grant.fence, next: grant.next }
