@@ -100,7 +100,7 @@ impl Session {
     /// Takes a frame from the broker.
     pub fn handle_message(&mut self, message: FromBroker, now: Now) {
         self.now = now;
-        if matches!(self.peer.standing, Standing::Offline | Standing::Refused) {
+        if matches!(self.peer.standing, Standing::Offline | Standing::Closed) {
             return;
         }
         match message {
@@ -292,10 +292,22 @@ impl Session {
         if fenced.execution != self.id {
             return;
         }
-        self.peer.standing = Standing::Fenced;
         self.peer.answer_by = None;
         self.peer.quiet_since = None;
         self.peer.rewind(self.peer.sent);
+        if self.fenced.is_none() && self.is_our_end(&fenced) {
+            // The end was stored; only the word of it was lost.
+            self.peer.standing = Standing::Closed;
+            self.peer.acked = self.last;
+            return;
+        }
+        if !fenced.state.is_final() && self.peer.fence.is_none() {
+            self.peer.standing = Standing::Closed;
+            self.notice(Notice::Unwatched);
+            self.begin_alone();
+            return;
+        }
+        self.peer.standing = Standing::Fenced;
         if self.fenced.is_none() {
             self.late.events = self.last.0 - self.peer.acked.0.min(self.last.0);
             let ended = Ended { state: fenced.state, last: fenced.last, error: fenced.error };
@@ -305,7 +317,17 @@ impl Session {
                 self.late.outcome = Some((self.snapshot.state, self.last_words()));
             }
         }
+        self.say_released();
         self.say_late();
+    }
+
+    /// Returns whether the broker has stored our own final event.
+    fn is_our_end(&self, fenced: &Fenced) -> bool {
+        let ours = &self.snapshot;
+        self.finished_at.is_some()
+            && fenced.last == self.last
+            && fenced.state == ours.state
+            && (ours.state != State::Failed || fenced.error == ours.error)
     }
 
     /// Reports how the work really ended after the execution was taken away.
@@ -343,7 +365,7 @@ impl Session {
 
     fn refuse_peer(&mut self, reason: String) {
         self.break_off(reason);
-        self.peer.standing = Standing::Refused;
+        self.peer.standing = Standing::Closed;
         self.begin_alone();
     }
 
@@ -368,7 +390,7 @@ impl Session {
         let now = self.now.mono;
         if self.peer.heartbeat_at.is_some_and(|at| at <= now) {
             self.peer.heartbeat_at = Some(now + self.limits.heartbeat);
-            if !matches!(self.peer.standing, Standing::Greeting | Standing::Refused) {
+            if !matches!(self.peer.standing, Standing::Greeting | Standing::Closed) {
                 let active = vec![self.id];
                 self.send(peer::kind::HEARTBEAT, &Heartbeat { active });
             }
@@ -407,7 +429,7 @@ impl Session {
     pub(super) fn patience_until(&self) -> Option<Duration> {
         let finished = self.finished_at?;
         match self.peer.standing {
-            Standing::Refused => None,
+            Standing::Closed => None,
             Standing::Offline => self.peer.disconnected_at.map(|at| at + PATIENCE),
             Standing::Greeting | Standing::Offered | Standing::Waiting | Standing::Fenced => {
                 Some(finished + PATIENCE)

@@ -475,6 +475,32 @@ fn a_fenced_worker_counts_on_and_reports_late() {
 }
 
 #[test]
+fn an_end_whose_acknowledgement_was_lost_is_reported() {
+    let mut world = World::attached();
+    world.finish(completed());
+    world.deliver(usize::MAX);
+    world.cut();
+    world.broker.hold_grant = true;
+    world.connect();
+    let fenced = Fenced { execution: id(), state: State::Succeeded, last: Seq(4), error: None };
+    world.say(FromBroker::Fenced(fenced));
+    assert!(world.session.is_done());
+    assert_eq!(world.session.reported(), Reported::ToBroker);
+}
+
+#[test]
+fn a_broker_without_room_lets_the_work_go_on() {
+    let mut world = World::new(Limits::default(), true);
+    world.broker.hold_grant = true;
+    world.connect();
+    let fenced = Fenced { execution: id(), state: State::Queued, last: Seq::NONE, error: None };
+    world.say(FromBroker::Fenced(fenced));
+    assert_eq!(world.others, [Effect::Notice(Notice::Unwatched), Effect::Begin]);
+    world.finish(Kind::Cancelled { receipt: None });
+    assert!(world.session.is_done());
+}
+
+#[test]
 fn a_worker_fenced_before_it_began_never_begins() {
     let mut world = World::new(Limits::default(), true);
     world.broker.hold_grant = true;
