@@ -189,6 +189,8 @@ struct Peer {
     handle: Handle,
     /// Until when the first broker may answer before the session goes on by itself.
     answer_by: Option<Duration>,
+    /// Whether it let that time pass.
+    unanswered: bool,
     /// The last position that was sent on this connection.
     sent: Seq,
     acked: Seq,
@@ -391,6 +393,7 @@ impl Session {
     pub fn handle_timeout(&mut self, now: Now) {
         self.now = now;
         if self.peer.answer_by.is_some_and(|by| by <= now.mono) {
+            self.peer.unanswered = true;
             self.notice(Notice::Quiet);
             self.begin_alone();
         }

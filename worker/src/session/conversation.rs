@@ -23,6 +23,7 @@ impl Peer {
             fence: None,
             handle: Handle(0),
             answer_by: None,
+            unanswered: false,
             sent: Seq::NONE,
             acked: Seq::NONE,
             acked_offset: 0,
@@ -154,6 +155,7 @@ impl Session {
         if attached.execution == self.id && self.peer.standing == Standing::Offered {
             self.peer.standing = Standing::Waiting;
             self.peer.answer_by = None;
+            self.peer.unanswered = false;
         }
     }
 
@@ -177,6 +179,7 @@ impl Session {
         let peer = &mut self.peer;
         peer.standing = Standing::Granted;
         peer.answer_by = None;
+        peer.unanswered = false;
         (peer.handle, peer.fence) = (handle, Some(fence));
         peer.acked = Seq(next.0 - 1);
         peer.rewind(peer.acked);
@@ -430,6 +433,7 @@ impl Session {
         let finished = self.finished_at?;
         match self.peer.standing {
             Standing::Closed => None,
+            Standing::Greeting | Standing::Offered if self.peer.unanswered => None,
             Standing::Offline => self.peer.disconnected_at.map(|at| at + PATIENCE),
             Standing::Greeting | Standing::Offered | Standing::Waiting | Standing::Fenced => {
                 Some(finished + PATIENCE)
