@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use bytes::BytesMut;
 use proptest::prelude::*;
 use reeve_protocol::capability::{CapabilityKind, Effect as Changes, OnWorkerLoss};
