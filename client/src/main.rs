@@ -1,3 +1,5 @@
+//! The `reeve` program.
+
 fn main() -> std::process::ExitCode {
     reeve_client::main()
 }

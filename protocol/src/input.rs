@@ -1,1 +1,223 @@
-//! To be written.
+//! Inputs: what a capability's schema lets through, and how it becomes arguments.
+//!
+//! A schema is compiled once, when its capability is registered, and answers every call from
+//! then on. Patterns run in linear time and no reference leaves the schema. A value of a schema
+//! that marks anything as sensitive is never quoted back. Never starts anything.
+
+mod argv;
+mod schema;
+
+use std::fmt;
+use std::sync::Arc;
+
+use jsonschema::PatternOptions;
+use serde_json::{Map, Value};
+
+use crate::capability::Descriptor;
+use crate::fault::{Code, Fault, Problem, Stage};
+use crate::strict::clipped;
+
+pub(crate) use argv::nearest;
+pub use argv::{ARGUMENT_MAX, ARGUMENTS_MAX, BadTemplate, Template, argv};
+pub use schema::{BadSchema, SCHEMA_BYTES_MAX, SCHEMA_REFS_MAX, Sensitive, closed, sensitive};
+
+/// Problems named in one refusal, at most.
+pub const PROBLEMS_MAX: usize = 5;
+/// Characters of one problem, at most.
+const PROBLEM_CHARS_MAX: usize = 240;
+
+/// The compiled schema of one capability's input. Cheap to clone.
+#[derive(Clone)]
+pub struct Validator(Arc<Compiled>);
+
+struct Compiled {
+    schema: Value,
+    defaults: Map<String, Value>,
+    sensitive: Sensitive,
+    validator: jsonschema::Validator,
+}
+
+impl Validator {
+    /// Compiles a schema of an object.
+    ///
+    /// # Errors
+    ///
+    /// [`BadSchema`] when the schema is too large or too deep, is none, refers to anything
+    /// outside of itself, or has a default that it does not allow.
+    pub fn new(schema: &Value) -> Result<Self, BadSchema> {
+        schema::bounded(schema)?;
+        schema::of_object(schema)?;
+        let validator = compile(schema)?;
+        let defaults = schema::defaults(schema);
+        let compiled =
+            Compiled { schema: schema.clone(), sensitive: sensitive(schema), defaults, validator };
+        compiled.check_defaults()?;
+        Ok(Self(Arc::new(compiled)))
+    }
+
+    /// Returns the schema as it was given.
+    pub fn schema(&self) -> &Value {
+        &self.0.schema
+    }
+
+    /// Returns what the schema marks as sensitive.
+    pub fn sensitive(&self) -> &Sensitive {
+        &self.0.sensitive
+    }
+
+    /// Completes an input by the schema's defaults and checks it.
+    ///
+    /// Nothing (`null`) counts as an object without members. Defaults are those of the members
+    /// at the top; a member that is there, even as `null`, is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_PARAMS` with at most [`PROBLEMS_MAX`] problems, each with its place.
+    pub fn validate(&self, input: Value) -> Result<Value, Fault> {
+        let mut input = if input.is_null() { Value::Object(Map::new()) } else { input };
+        if let Value::Object(members) = &mut input {
+            for (name, value) in &self.0.defaults {
+                members.entry(name.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        // The common case first: it is some ten times cheaper than to look for every problem.
+        if self.0.validator.is_valid(&input) {
+            return Ok(input);
+        }
+        Err(self.refusal(&input))
+    }
+
+    fn refusal(&self, input: &Value) -> Fault {
+        let masked = self.0.sensitive.any();
+        let problems: Vec<Problem> = self
+            .0
+            .validator
+            .iter_errors(input)
+            .take(PROBLEMS_MAX)
+            .map(|error| {
+                let whole = if masked { error.masked().to_string() } else { error.to_string() };
+                let message = if whole.chars().nth(PROBLEM_CHARS_MAX).is_some() && !masked {
+                    // A value this long says nothing; the kind of problem does.
+                    clipped(&error.masked().to_string(), PROBLEM_CHARS_MAX)
+                } else {
+                    clipped(&whole, PROBLEM_CHARS_MAX)
+                };
+                Problem { pointer: clipped(error.instance_path().as_str(), 200), message }
+            })
+            .collect();
+        invalid(problems)
+    }
+}
+
+impl Compiled {
+    /// Checks that every default is allowed where it would be put.
+    fn check_defaults(&self) -> Result<(), BadSchema> {
+        if self.defaults.is_empty() {
+            return Ok(());
+        }
+        let input = Value::Object(self.defaults.clone());
+        let wrong = self.validator.iter_errors(&input).find_map(|error| {
+            let place = error.instance_path().as_str().to_owned();
+            (!place.is_empty()).then(|| (place, error.masked().to_string()))
+        });
+        match wrong {
+            Some((place, message)) => {
+                Err(BadSchema::new(format!("the default of {place} is not allowed: {message}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Validator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Validator").field(&self.0.schema).finish()
+    }
+}
+
+impl PartialEq for Validator {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.schema == other.0.schema
+    }
+}
+
+/// Checks that a schema, of anything, is one that can be compiled.
+///
+/// # Errors
+///
+/// [`BadSchema`] as for [`Validator::new`], but for the demand that it be of an object.
+pub fn check_schema(schema: &Value) -> Result<(), BadSchema> {
+    schema::bounded(schema)?;
+    compile(schema).map(drop)
+}
+
+fn compile(schema: &Value) -> Result<jsonschema::Validator, BadSchema> {
+    // A small program for each pattern, so that none can ask for much memory.
+    let patterns = PatternOptions::regex().size_limit(1 << 20).dfa_size_limit(1 << 20);
+    jsonschema::options()
+        .with_draft(jsonschema::Draft::Draft202012)
+        .offline()
+        .with_pattern_options(patterns)
+        .build(schema)
+        .map_err(|error| {
+            let place = error.instance_path().as_str().to_owned();
+            BadSchema::new(clipped(&error.to_string(), PROBLEM_CHARS_MAX)).at(place)
+        })
+}
+
+/// Makes the refusal of an input out of what is wrong with it.
+fn invalid(problems: Vec<Problem>) -> Fault {
+    let told: Vec<String> = problems
+        .iter()
+        .map(|problem| match problem.pointer.as_str() {
+            "" => problem.message.clone(),
+            pointer => format!("{pointer}: {}", problem.message),
+        })
+        .collect();
+    let mut fault = Fault::new(Code::InvalidParams, format!("invalid input: {}", told.join("; ")))
+        .at(Stage::Validate);
+    fault.problems = problems;
+    fault
+}
+
+/// What a call of a capability needs ready: its compiled schema and its argv template.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ready {
+    /// Checks inputs.
+    pub validator: Validator,
+    /// Makes arguments, where the capability is a process.
+    pub template: Option<Template>,
+}
+
+/// Why a descriptor cannot be made ready.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    /// Its input's schema is wrong.
+    #[error("the input's schema: {0}")]
+    Schema(#[from] BadSchema),
+    /// Its command is wrong.
+    #[error("the command: {0}")]
+    Command(#[from] BadTemplate),
+}
+
+impl Ready {
+    /// Compiles what a descriptor declares.
+    ///
+    /// # Errors
+    ///
+    /// [`NotReady`] names the first thing that is wrong.
+    pub fn new(descriptor: &Descriptor) -> Result<Self, NotReady> {
+        let validator = Validator::new(&descriptor.input)?;
+        let template = match &descriptor.process {
+            Some(process) => Some(
+                Template::new(&process.command, &descriptor.input)
+                    .map_err(|mut errors| errors.remove(0))?,
+            ),
+            None => None,
+        };
+        Ok(Self { validator, template })
+    }
+}
+
+#[cfg(test)]
+mod tests;
