@@ -1,2 +1,22 @@
-//! stub
+//! The broker of a checkout: the execution plane, its actor, its stores and its local socket.
+//!
+//! The plane decides, the actor performs, the edges speak to sockets and decide nothing. Runs no
+//! code of any capability: that is what workers are for.
+
+mod actor;
+mod board;
+mod clock;
+mod edge;
+mod handle;
+mod machine;
+mod manifest_watch;
+pub mod plane;
+pub mod pump;
+mod reads;
 pub mod seat;
+mod serve;
+pub mod store;
+mod switchboard;
+
+pub use crate::machine::Orphans;
+pub use crate::serve::{Options, ServeError, serve};

@@ -285,6 +285,12 @@ impl Batch {
         Self { bytes: bytes.freeze() }
     }
 
+    /// Returns the same batch in a buffer of exactly its size, so that it holds no other one.
+    #[must_use]
+    pub fn compact(&self) -> Self {
+        Self { bytes: Bytes::copy_from_slice(&self.bytes) }
+    }
+
     /// Returns what of this batch lies after `after`, if anything does.
     pub fn after(&self, after: Seq) -> Option<Self> {
         if after < self.first() {

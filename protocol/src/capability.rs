@@ -178,3 +178,16 @@ pub struct Process {
     #[serde(default)]
     pub on_worker_loss: OnWorkerLoss,
 }
+
+/// What a manifest declares, as its reader hands it to a broker.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loaded {
+    /// Everything that can be called, built-in capabilities included.
+    pub descriptors: Vec<Descriptor>,
+    /// The bounds that it sets; absent where it could not be read.
+    pub limits: Option<crate::limits::Limits>,
+    /// What is wrong with it, each with file, line and column. Then nothing else is to be taken.
+    pub problems: Vec<String>,
+    /// SHA-256 of its text, in hexadecimal digits.
+    pub digest: String,
+}

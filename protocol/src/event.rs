@@ -16,6 +16,7 @@ use crate::batch::Output;
 use crate::fault::{Fault, Stage};
 use crate::id::{CapabilityId, ExecutionId, Seq};
 use crate::lifecycle::State;
+use crate::sanitise;
 use crate::time::Timestamp;
 
 /// The version of the event protocol; moves only for what a version-1 reader could not ignore.
@@ -269,6 +270,57 @@ impl Kind {
             Self::Failed { error, .. } => format!("failed: {error}"),
             Self::Unknown { tag, data } => format!("{PREFIX}{tag} {data}"),
         }
+    }
+
+    /// Makes every text clean, so that no reader can meet what a writer forgot.
+    ///
+    /// Values (input, output, receipts) are data and stay as they are: JSON escapes them.
+    /// Returns whether anything changed.
+    pub fn clean(&mut self, max_chars: usize) -> bool {
+        let mut texts: Vec<&mut String> = Vec::new();
+        match self {
+            Self::Created { title, .. } => texts.push(title),
+            Self::Gate { name, reason, .. } => {
+                texts.push(name);
+                texts.extend(reason);
+            }
+            Self::Progress { message, .. } => texts.extend(message),
+            Self::StepStarted { name, title } => texts.extend([name, title]),
+            Self::StepCompleted { name, detail, .. } => {
+                texts.push(name);
+                texts.extend(detail);
+            }
+            Self::Log { message, .. } => texts.push(message),
+            Self::Diagnostic { code, summary, detail, suggestion, .. } => {
+                texts.extend([code, summary]);
+                texts.extend(detail);
+                texts.extend(suggestion);
+            }
+            Self::Cancelling { by } => texts.push(by),
+            Self::Failed { error, .. } => {
+                texts.push(&mut error.message);
+                texts.extend(&mut error.reason);
+                texts.extend(&mut error.suggestion);
+                texts.push(&mut error.correlation_id);
+            }
+            Self::Unknown { tag, .. } => texts.push(tag),
+            Self::Queued { .. }
+            | Self::Started {}
+            | Self::Resources { .. }
+            | Self::Suspended { .. }
+            | Self::Resumed { .. }
+            | Self::Cancelled { .. }
+            | Self::Completed { .. } => {}
+        }
+        let mut changed = false;
+        for text in texts {
+            let short = text.len() <= max_chars || text.chars().nth(max_chars).is_none();
+            if !short || !sanitise::is_clean(text.as_bytes()) || text.contains(['\n', '\u{1}']) {
+                *text = sanitise::text(text, max_chars);
+                changed = true;
+            }
+        }
+        changed
     }
 
     /// Reads a kind from its tag and data.

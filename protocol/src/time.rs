@@ -14,8 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
-/// The last microsecond of the year 9999, the end of what RFC 3339 can write.
-const LATEST: i64 = 253_402_300_799_999_999;
+/// The last second that every time zone can write: the end of 9999-12-30, near enough.
+const LATEST: i64 = 253_402_207_200_000_000;
 
 impl Timestamp {
     /// Takes microseconds since 1970-01-01T00:00:00Z, held within the years 1970 to 9999.

@@ -1,0 +1,5 @@
+//! Edges: code with a socket. They decode, ask and encode, and decide nothing.
+
+mod client;
+pub mod local;
+mod worker;

@@ -1,0 +1,126 @@
+//! A worker's connection: one message to the actor per read, and a queue of its own out.
+
+use bytes::{Bytes, BytesMut};
+use reeve_protocol::Batch;
+use reeve_protocol::frame::{self, BadFrame};
+use reeve_protocol::peer::{Hello, Ping, kind};
+use tokio::sync::mpsc::Receiver;
+
+use super::local::{Reader, Writer};
+use crate::handle::Broker;
+use crate::machine::Machine;
+use crate::plane::{Input, ToWorker, WorkerFrame, WorkerId, WorkerProcess};
+use crate::switchboard::Outgoing;
+
+/// Serves a worker until its connection ends.
+pub(super) async fn serve(
+    mut reader: Reader,
+    writer: Writer,
+    hello: Hello,
+    broker: Broker,
+    machine: Machine,
+) {
+    let (worker, outbox) = broker.switchboard.worker();
+    let process = WorkerProcess {
+        pid: hello.pid,
+        start_ticks: hello.start_ticks,
+        name: reeve_protocol::sanitise::text(&hello.name, 64),
+    };
+    machine.watch(worker, hello.pid, hello.start_ticks);
+    broker.post(Input::WorkerJoined { worker, process }).await;
+    let mut writing = actix::spawn(write(writer, outbox));
+    let reason = tokio::select! {
+        reason = read(&mut reader, &broker, worker) => reason,
+        _ = &mut writing => None,
+    };
+    if let Some(reason) = reason {
+        tracing::warn!(worker = worker.0, pid = hello.pid, reason, "a worker is cut off");
+        broker.switchboard.send(worker, Outgoing::Close(reason));
+    }
+    broker.switchboard.worker_left(worker);
+    broker.post(Input::Closed { worker }).await;
+    machine.unwatch(worker);
+}
+
+/// Reads until the end; returns why the connection is to be closed, if it is our doing.
+async fn read(reader: &mut Reader, broker: &Broker, worker: WorkerId) -> Option<String> {
+    loop {
+        let frames = match reader.frames().await {
+            Ok(frames) if frames.is_empty() => return None,
+            Ok(frames) => frames,
+            Err(bad) => return Some(bad.to_string()),
+        };
+        let mut decoded = Vec::with_capacity(frames.len());
+        let mut bad = None;
+        for (kind, body) in frames {
+            match decode(kind, body) {
+                Ok(Some(frame)) => decoded.push(frame),
+                Ok(None) => tracing::debug!(kind, "a frame of an unknown kind is skipped"),
+                Err(error) => {
+                    bad = Some(error.to_string());
+                    break;
+                }
+            }
+        }
+        // What came before the bad frame was good and counts.
+        if !decoded.is_empty() {
+            broker.post(Input::Frames { worker, frames: decoded }).await;
+        }
+        if bad.is_some() {
+            return bad;
+        }
+    }
+}
+
+fn decode(frame_kind: u8, body: Bytes) -> Result<Option<WorkerFrame>, BadFrame> {
+    Ok(Some(match frame_kind {
+        kind::ATTACH => WorkerFrame::Attach(Box::new(frame::decode(&body)?)),
+        kind::BATCH => WorkerFrame::Batch(Batch::parse(body)?),
+        kind::HEARTBEAT => WorkerFrame::Heartbeat,
+        kind::PONG => WorkerFrame::Pong(frame::decode::<Ping>(&body)?.nonce),
+        kind::TREE => WorkerFrame::Tree(frame::decode(&body)?),
+        kind::RELEASED => WorkerFrame::Released(frame::decode(&body)?),
+        kind::LATE => WorkerFrame::Late(frame::decode(&body)?),
+        kind::BYE => WorkerFrame::Bye,
+        kind::SUB | kind::UNSUB | kind::CTL | kind::HELLO => {
+            return Err(BadFrame::new("forbidden_role: a worker sends no such frame"));
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Writes what waits for the worker, many messages at once.
+async fn write(mut writer: Writer, mut outbox: Receiver<Outgoing>) {
+    let mut out = BytesMut::new();
+    while let Some(outgoing) = outbox.recv().await {
+        let mut next = Some(outgoing);
+        while let Some(outgoing) = next {
+            match outgoing {
+                Outgoing::Message(message) => encode(&message, &mut out),
+                Outgoing::Close(reason) => {
+                    if writer.write(&out).await.is_ok() {
+                        writer.bye(&reason).await;
+                    }
+                    return;
+                }
+            }
+            next = outbox.try_recv().ok();
+        }
+        if let Err(error) = writer.write(&out).await {
+            tracing::debug!(%error, "a worker takes nothing; it is cut off");
+            return;
+        }
+        out.clear();
+    }
+}
+
+fn encode(message: &ToWorker, out: &mut BytesMut) {
+    match message {
+        ToWorker::Attached(attached) => frame::put_message(out, kind::ATTACHED, attached),
+        ToWorker::Grant(grant) => frame::put_message(out, kind::GRANT, grant),
+        ToWorker::Ack(ack) => frame::put_message(out, kind::ACK, ack),
+        ToWorker::Cancel(cancel) => frame::put_message(out, kind::CANCEL, cancel),
+        ToWorker::Fenced(fenced) => frame::put_message(out, kind::FENCED, fenced),
+        ToWorker::Ping(nonce) => frame::put_message(out, kind::PING, &Ping { nonce: *nonce }),
+    }
+}

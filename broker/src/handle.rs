@@ -1,0 +1,118 @@
+//! The handle: what an edge holds of the broker. It posts and asks; it reads without asking.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use actix::Addr;
+use reeve_protocol::capability::Loaded;
+use reeve_protocol::{Code, ExecutionId, Fault, Limits};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::actor::{BrokerActor, Post};
+use crate::board::Board;
+use crate::clock::Clock;
+use crate::plane::{Input, Reply, RequestId};
+use crate::store::Store;
+use crate::switchboard::Switchboard;
+
+/// What this broker is; does not change while it lives.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Its process.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// The identity of its life.
+    pub instance: String,
+    /// The identity of its store's history.
+    pub epoch: String,
+    /// When it started.
+    pub started_at: reeve_protocol::Timestamp,
+    /// The checkout, without any path.
+    pub repository: reeve_protocol::snapshot::Repository,
+}
+
+/// The broker, to an edge.
+#[derive(Clone)]
+pub struct Broker {
+    pub(crate) addr: Addr<BrokerActor>,
+    pub(crate) board: Arc<Board>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) switchboard: Arc<Switchboard>,
+    pub(crate) registry: Arc<RwLock<Arc<Loaded>>>,
+    pub(crate) about: Arc<About>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) clock: Clock,
+    /// Tells every connection that the broker ends.
+    pub(crate) stop: Arc<Notify>,
+    /// Asks the broker to end.
+    pub(crate) end: Arc<Notify>,
+}
+
+impl Broker {
+    /// Hands an input in; waits while the actor's mailbox is full, which slows its sender only.
+    pub async fn post(&self, input: Input) {
+        if self.addr.send(Post(input)).await.is_err() {
+            tracing::warn!("an input came after the plane had ended");
+        }
+    }
+
+    /// Hands a request in and waits for its answer.
+    pub async fn ask(&self, input: impl FnOnce(RequestId) -> Input) -> Result<Reply, Fault> {
+        let (request, answer) = self.switchboard.request();
+        self.post(input(request)).await;
+        match answer.await {
+            Ok(Reply::Refused(fault)) => Err(*fault),
+            Ok(reply) => Ok(reply),
+            Err(_) => Err(Fault::new(Code::Unavailable, "the broker is ending")
+                .hint("start it again with `reeve serve`")),
+        }
+    }
+
+    /// Asks an execution to stop.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when nobody holds it.
+    pub async fn cancel(&self, id: ExecutionId, by: &str, force: bool) -> Result<Value, Fault> {
+        let by = reeve_protocol::sanitise::text(by, 64);
+        let reply = self.ask(|request| Input::Cancel { request, id, by, force }).await?;
+        let Reply::Cancelled { outcome, shown } = reply else {
+            unreachable!("a cancel is answered as one")
+        };
+        let snapshot = shown.to_snapshot();
+        Ok(json!({
+            "outcome": outcome,
+            "cancellable": snapshot.cancellable,
+            "execution": snapshot,
+        }))
+    }
+
+    /// Returns whether nothing runs, waits or watches.
+    pub fn is_idle(&self) -> bool {
+        let gauges = self.board.gauges();
+        gauges.active == 0 && gauges.subscribers == 0
+    }
+
+    /// Returns what is declared now.
+    pub fn registry(&self) -> Arc<Loaded> {
+        Arc::clone(&self.registry.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes what is declared from now on; of a manifest with errors only the errors.
+    pub fn declare(&self, loaded: Loaded) {
+        let mut registry = self.registry.write().unwrap_or_else(PoisonError::into_inner);
+        let taken = if loaded.problems.is_empty() {
+            loaded
+        } else {
+            Loaded { problems: loaded.problems, ..Loaded::clone(&registry) }
+        };
+        *registry = Arc::new(taken);
+    }
+
+    /// Returns how long this broker lives.
+    pub fn uptime(&self) -> Duration {
+        self.clock.now().mono
+    }
+}

@@ -1,0 +1,186 @@
+//! The machine: what the broker sees and does of processes. Performs what the plane asks for.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use actix::Addr;
+use reeve_protocol::ExecutionId;
+use reeve_protocol::peer::Tree;
+use reeve_protocol::place::ProcessStat;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::actor::{BrokerActor, Post};
+use crate::plane::{Input, Seen, Sweep, WorkerId};
+
+/// How often a lost execution's tree is looked at.
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
+/// How often it is looked at while its worker may still live.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+
+/// Finds and ends what is left of a process tree whose worker is gone. Given by who builds the
+/// broker, since it is the workers' knowledge.
+pub trait Orphans: Send + Sync {
+    /// Returns the living processes of an execution.
+    fn find(&self, id: ExecutionId, tree: Option<Tree>) -> Vec<u32>;
+
+    /// Signals every living process of an execution: SIGTERM, or SIGKILL.
+    fn signal(&self, id: ExecutionId, tree: Option<Tree>, kill: bool);
+}
+
+/// What the broker sees and does of processes.
+#[derive(Clone)]
+pub struct Machine {
+    orphans: Arc<dyn Orphans>,
+    addr: Arc<OnceLock<Addr<BrokerActor>>>,
+    watched: Arc<std::sync::Mutex<std::collections::HashMap<WorkerId, (u32, u64)>>>,
+}
+
+impl Machine {
+    /// Makes one that acts once it is bound to an actor.
+    pub fn new(orphans: Arc<dyn Orphans>) -> Self {
+        Self { orphans, addr: Arc::default(), watched: Arc::default() }
+    }
+
+    /// Says whom to tell what is seen.
+    pub fn bind(&self, addr: Addr<BrokerActor>) {
+        assert!(self.addr.set(addr).is_ok(), "a machine is bound once");
+    }
+
+    /// Watches a worker's process from now on; the end of it is told within milliseconds.
+    pub fn watch(&self, worker: WorkerId, pid: u32, start_ticks: u64) {
+        self.watched().insert(worker, (pid, start_ticks));
+        let machine = self.clone();
+        actix::spawn(async move {
+            machine.until_gone(pid, start_ticks).await;
+            // What it had written before is read first: its socket ends with it.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            machine.post(Input::Looked { worker, seen: Seen::Gone }).await;
+        });
+    }
+
+    /// Watches a worker's process no longer.
+    pub fn unwatch(&self, worker: WorkerId) {
+        self.watched().remove(&worker);
+    }
+
+    /// Looks at a worker's process now.
+    pub fn look(&self, worker: WorkerId) {
+        let Some((pid, start_ticks)) = self.watched().get(&worker).copied() else { return };
+        let machine = self.clone();
+        actix::spawn(async move {
+            let seen = see(pid, start_ticks);
+            machine.post(Input::Looked { worker, seen }).await;
+        });
+    }
+
+    /// Sees to the process tree of a lost execution until it is empty.
+    pub fn sweep(&self, sweep: Sweep) {
+        let machine = self.clone();
+        actix::spawn(async move {
+            while see(sweep.pid, sweep.start_ticks) != Seen::Gone {
+                if machine.find(&sweep).await.is_empty() {
+                    break;
+                }
+                tokio::time::sleep(WATCH_EVERY).await;
+            }
+            machine.end_tree(&sweep).await;
+            machine.post(Input::TreeEmpty { id: sweep.id }).await;
+        });
+    }
+
+    /// Makes a worker for an execution.
+    pub fn launch(&self, id: ExecutionId) {
+        let machine = self.clone();
+        actix::spawn(async move {
+            let message = "this broker makes no workers of its own".to_owned();
+            machine.post(Input::LaunchFailed { id, message }).await;
+        });
+    }
+
+    async fn end_tree(&self, sweep: &Sweep) {
+        let mut waited = Duration::ZERO;
+        let grace = Duration::from_millis(sweep.grace_ms);
+        let mut asked = false;
+        while !self.find(sweep).await.is_empty() {
+            if sweep.end {
+                let kill = asked && waited >= grace;
+                if !asked || kill {
+                    self.signal(sweep, kill).await;
+                }
+                asked = true;
+            }
+            tokio::time::sleep(SWEEP_EVERY).await;
+            waited += SWEEP_EVERY;
+        }
+    }
+
+    /// Walks over `/proc` on a thread of its own.
+    async fn find(&self, sweep: &Sweep) -> Vec<u32> {
+        let (orphans, id, tree) = (Arc::clone(&self.orphans), sweep.id, sweep.tree);
+        tokio::task::spawn_blocking(move || orphans.find(id, tree)).await.unwrap_or_default()
+    }
+
+    async fn signal(&self, sweep: &Sweep, kill: bool) {
+        let (orphans, id, tree) = (Arc::clone(&self.orphans), sweep.id, sweep.tree);
+        let signalled = tokio::task::spawn_blocking(move || orphans.signal(id, tree, kill)).await;
+        if let Err(error) = signalled {
+            tracing::warn!(%id, %error, "a lost execution's processes could not be signalled");
+        }
+    }
+
+    async fn until_gone(&self, pid: u32, start_ticks: u64) {
+        let fd = i32::try_from(pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
+        // Looked at again after the descriptor is there: the pid may have been reused before.
+        if see(pid, start_ticks) == Seen::Gone {
+            return;
+        }
+        match fd.and_then(readable) {
+            Some(fd) => drop(fd.readable().await),
+            None => {
+                while see(pid, start_ticks) != Seen::Gone {
+                    tokio::time::sleep(WATCH_EVERY).await;
+                }
+            }
+        }
+    }
+
+    async fn post(&self, input: Input) {
+        if let Some(addr) = self.addr.get()
+            && addr.send(Post(input)).await.is_err()
+        {
+            tracing::debug!("a process was seen after the plane had ended");
+        }
+    }
+
+    fn watched(
+        &self,
+    ) -> std::sync::MutexGuard<'_, std::collections::HashMap<WorkerId, (u32, u64)>> {
+        self.watched.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Registers a process descriptor, which becomes readable when its process ends.
+#[expect(unsafe_code, reason = "tokio asks for a descriptor that stays open; an owned one does")]
+fn readable(fd: std::os::fd::OwnedFd) -> Option<AsyncFd<std::os::fd::OwnedFd>> {
+    // SAFETY: an `OwnedFd` owns its descriptor until it is dropped, with the `AsyncFd` around it.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE).ok() }
+}
+
+/// Looks at a process; one that is a zombie, or whose pid was reused, is gone.
+fn see(pid: u32, start_ticks: u64) -> Seen {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok();
+    match stat.as_deref().and_then(ProcessStat::parse) {
+        None => Seen::Gone,
+        Some(stat) if start_ticks != 0 && stat.start_ticks != start_ticks => Seen::Gone,
+        Some(stat) => match stat.state {
+            'Z' | 'X' => Seen::Gone,
+            'T' | 't' => Seen::Stopped,
+            _ => Seen::Alive,
+        },
+    }
+}

@@ -1,0 +1,344 @@
+//! Leases: which worker speaks for an execution, and until when.
+//!
+//! A worker is lost when its process ended, when its connection ended and it does not come back,
+//! when it says nothing for a number of checks in a row, or when its command loop answers no ping
+//! for as many. A check counts only if it ran on time: a broker that was itself stopped or
+//! starved says nothing about its workers. Whoever was lost is fenced from then on.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use reeve_protocol::peer::Fenced;
+use reeve_protocol::snapshot::ProcessSeen;
+use reeve_protocol::{Code, Fault, Handle, Kind, Now, SideEffect, State};
+
+use super::Plane;
+use super::effect::{Effect, Sweep, ToWorker};
+use super::execution::Writer;
+use super::input::{Seen, WorkerId, WorkerProcess};
+
+/// Checks without a word after which a worker's process is looked at.
+const LOOK_AFTER: u32 = 3;
+
+pub(super) struct Worker {
+    pub process: WorkerProcess,
+    pub connected: bool,
+    /// Whether it said that it leaves.
+    pub bye: bool,
+    /// Whether a frame came since the last check.
+    pub heard: bool,
+    /// Checks in a row that heard nothing.
+    pub misses: u32,
+    /// Checks in a row whose ping was not answered.
+    pub deaf: u32,
+    pub executions: BTreeSet<Handle>,
+}
+
+/// How a worker was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// Its process ended.
+    Gone,
+    /// It said goodbye and left an execution unfinished.
+    Left,
+    /// Its connection ended and it did not come back.
+    Away,
+    /// It said nothing for too long.
+    Silent,
+    /// It lives and reports, but takes no commands.
+    Deaf,
+}
+
+impl Plane {
+    pub(super) fn on_worker_joined(&mut self, worker: WorkerId, process: WorkerProcess, now: Now) {
+        self.workers.insert(
+            worker,
+            Worker {
+                process,
+                connected: true,
+                bye: false,
+                heard: true,
+                misses: 0,
+                deaf: 0,
+                executions: BTreeSet::new(),
+            },
+        );
+        self.next_check.get_or_insert(now.mono + self.limits.heartbeat);
+    }
+
+    /// Notes that a worker was heard.
+    pub(super) fn heard(&mut self, worker: WorkerId, now: Now) {
+        let Some(known) = self.workers.get_mut(&worker) else { return };
+        known.heard = true;
+        let was_silent = std::mem::take(&mut known.misses) >= LOOK_AFTER;
+        for handle in known.executions.clone() {
+            let execution = self.executions.get_mut(&handle).expect("a worker's own");
+            execution.heard_at = now.mono;
+            if was_silent && execution.snapshot.overlay.suspended_at.is_some() {
+                execution.overlay(|overlay| overlay.suspended_at = None);
+                self.pending.touched.insert(handle);
+            }
+        }
+    }
+
+    pub(super) fn on_pong(&mut self, worker: WorkerId, nonce: u64) {
+        if nonce == self.checks
+            && let Some(known) = self.workers.get_mut(&worker)
+        {
+            known.deaf = 0;
+        }
+    }
+
+    pub(super) fn on_closed(&mut self, worker: WorkerId, now: Now) {
+        let Some(known) = self.workers.get_mut(&worker) else { return };
+        known.connected = false;
+        let left = known.bye;
+        for handle in known.executions.clone() {
+            let execution = self.executions.get_mut(&handle).expect("a worker's own");
+            if execution.snapshot.state.is_final() {
+                self.sweep_finished(handle, now);
+            } else if left {
+                self.lose(handle, Lost::Left, now);
+            } else {
+                let by = now.mono + self.limits.reattach;
+                execution.reattach_by = Some(by);
+                execution.worker = None;
+                self.reattach.insert((by, handle));
+            }
+        }
+        self.grant_waiting(now);
+        self.drop_worker_if_done(worker);
+    }
+
+    pub(super) fn on_looked(&mut self, worker: WorkerId, seen: Seen, now: Now) {
+        let Some(known) = self.workers.get(&worker) else { return };
+        for handle in known.executions.clone() {
+            let execution = self.executions.get_mut(&handle).expect("a worker's own");
+            let suspended = execution.snapshot.overlay.suspended_at.is_some();
+            match seen {
+                Seen::Gone if execution.snapshot.state.is_final() => {
+                    self.sweep_finished(handle, now);
+                }
+                Seen::Gone => self.lose(handle, Lost::Gone, now),
+                Seen::Stopped if !suspended && !execution.snapshot.state.is_final() => {
+                    execution.overlay(|overlay| overlay.suspended_at = Some(now.wall));
+                    self.pending.touched.insert(handle);
+                }
+                Seen::Alive if suspended => {
+                    execution.overlay(|overlay| overlay.suspended_at = None);
+                    self.pending.touched.insert(handle);
+                }
+                Seen::Stopped | Seen::Alive => {}
+            }
+        }
+        self.drop_worker_if_done(worker);
+    }
+
+    /// Counts a check for every worker, and fails what was silent for too many.
+    pub(super) fn check_silence(&mut self, now: Now) {
+        let Some(due) = self.next_check.filter(|due| *due <= now.mono) else { return };
+        let late = now.mono - due;
+        self.checks += 1;
+        self.next_check = (!self.workers.is_empty()).then(|| now.mono + self.limits.heartbeat);
+        if late > self.limits.heartbeat {
+            self.void_checks(late);
+            return;
+        }
+        let bound = self.limits.silent_checks();
+        let mut lost = Vec::new();
+        for (id, worker) in &mut self.workers {
+            if !worker.connected {
+                continue;
+            }
+            worker.misses = if std::mem::take(&mut worker.heard) { 0 } else { worker.misses + 1 };
+            worker.deaf += 1;
+            if worker.misses >= bound {
+                lost.push((*id, Lost::Silent));
+            } else if worker.deaf > bound {
+                lost.push((*id, Lost::Deaf));
+            } else if worker.misses >= LOOK_AFTER {
+                self.effects.push_back(Effect::Look { worker: *id });
+            }
+            let message = ToWorker::Ping(self.checks);
+            self.effects.push_back(Effect::Send { worker: *id, message });
+        }
+        for (worker, how) in lost {
+            self.lose_worker(worker, how, now);
+        }
+    }
+
+    /// Starts every count anew: the broker itself did not run.
+    fn void_checks(&mut self, late: Duration) {
+        self.late_checks += 1;
+        for worker in self.workers.values_mut() {
+            worker.misses = 0;
+            worker.deaf = 0;
+        }
+        for (at, handle) in std::mem::take(&mut self.reattach) {
+            let by = at + late;
+            let execution = self.executions.get_mut(&handle).expect("a deadline's own");
+            execution.reattach_by = Some(by);
+            self.reattach.insert((by, handle));
+        }
+    }
+
+    pub(super) fn check_reattach(&mut self, now: Now) {
+        while let Some(&(at, handle)) = self.reattach.first()
+            && at <= now.mono
+        {
+            self.reattach.pop_first();
+            self.executions.get_mut(&handle).expect("a deadline's own").reattach_by = None;
+            self.lose(handle, Lost::Away, now);
+        }
+    }
+
+    fn lose_worker(&mut self, worker: WorkerId, how: Lost, now: Now) {
+        let Some(known) = self.workers.get(&worker) else { return };
+        for handle in known.executions.clone() {
+            if !self.executions[&handle].snapshot.state.is_final() {
+                self.lose(handle, how, now);
+            }
+        }
+    }
+
+    /// Ends an execution without its worker, or lets another one try if nothing has begun.
+    fn lose(&mut self, handle: Handle, how: Lost, now: Now) {
+        let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
+        if let Some(at) = execution.reattach_by.take() {
+            self.reattach.remove(&(at, handle));
+        }
+        let was_waiting = execution.is_waiting();
+        let begun = execution.snapshot.state != State::Queued;
+        execution.fence = execution.fence.next();
+        execution.writer = Writer::Broker;
+        let worker = execution.worker;
+        if execution.launched && !begun && execution.launches < 2 && execution.cancel.is_none() {
+            if let Some(worker) = worker {
+                self.disown(worker, handle);
+            }
+            return self.requeue(handle, now);
+        }
+        let error = execution_lost(execution, how, now);
+        let seen = if how == Lost::Gone { ProcessSeen::Gone } else { ProcessSeen::Unknown };
+        execution.overlay(|overlay| overlay.process = seen);
+        if was_waiting {
+            self.dequeue(handle);
+        }
+        self.write(handle, [Kind::Failed { error, receipt: None }], now);
+        self.tell_fenced(handle);
+        self.start_sweep(handle);
+        self.settle(handle, now);
+    }
+
+    /// Sees to the tree of an execution that ended well and whose worker left without a word.
+    fn sweep_finished(&mut self, handle: Handle, now: Now) {
+        if self.executions[&handle].tree.is_some() {
+            self.start_sweep(handle);
+        }
+        if let Some(worker) = self.executions[&handle].worker {
+            self.disown(worker, handle);
+        }
+        self.settle(handle, now);
+    }
+
+    fn start_sweep(&mut self, handle: Handle) {
+        let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
+        let begun = execution.tree.is_some() || execution.snapshot.started_at.is_some();
+        let Some(process) = execution.process.clone().filter(|_| begun && !execution.sweeping)
+        else {
+            return;
+        };
+        execution.sweeping = true;
+        if execution.lock_held {
+            let detail = format!("the process tree of lost execution {} may live", execution.id);
+            execution.overlay(|overlay| overlay.held = Some(detail));
+        }
+        let end = execution.description.on_worker_loss;
+        let sweep = Sweep {
+            id: execution.id,
+            pid: process.pid,
+            start_ticks: process.start_ticks,
+            tree: execution.tree,
+            end: end == reeve_protocol::capability::OnWorkerLoss::End,
+            grace_ms: execution.description.cancel_grace_ms,
+        };
+        self.pending.touched.insert(handle);
+        self.pending.after.push(Effect::Sweep(sweep));
+    }
+
+    pub(super) fn on_tree_empty(&mut self, id: reeve_protocol::ExecutionId, now: Now) {
+        let Some(&handle) = self.by_id.get(&id) else { return };
+        let execution = self.executions.get_mut(&handle).expect("an id names an execution");
+        execution.sweeping = false;
+        execution.tree = None;
+        self.settle(handle, now);
+    }
+
+    /// Tells a worker how its execution stands for everybody else.
+    pub(super) fn tell_fenced(&mut self, handle: Handle) {
+        let execution = &self.executions[&handle];
+        let Some(worker) = execution.worker else { return };
+        let message = ToWorker::Fenced(Box::new(Fenced {
+            execution: execution.id,
+            state: execution.snapshot.state,
+            last: execution.last,
+            error: execution.snapshot.error.clone(),
+        }));
+        self.pending.after.push(Effect::Send { worker, message });
+    }
+
+    /// Takes an execution out of a worker's hands.
+    pub(super) fn disown(&mut self, worker: WorkerId, handle: Handle) {
+        if let Some(known) = self.workers.get_mut(&worker) {
+            known.executions.remove(&handle);
+        }
+        self.drop_worker_if_done(worker);
+    }
+
+    pub(super) fn drop_worker_if_done(&mut self, worker: WorkerId) {
+        let executions = &self.executions;
+        if let Some(known) = self.workers.get(&worker)
+            && !known.connected
+            && known
+                .executions
+                .iter()
+                .all(|handle| executions.get(handle).is_none_or(|execution| execution.settled))
+        {
+            self.workers.remove(&worker);
+        }
+    }
+}
+
+fn execution_lost(execution: &super::execution::Execution, how: Lost, now: Now) -> Fault {
+    let pid = execution.process.as_ref().map_or(0, |process| process.pid);
+    let quiet = now.mono.saturating_sub(execution.heard_at);
+    let what = match how {
+        Lost::Gone => "ended without reporting an outcome".to_owned(),
+        Lost::Left => "left before it had reported an outcome".to_owned(),
+        Lost::Away => "lost its connection and did not come back".to_owned(),
+        Lost::Silent => format!("has not reported for {:.1} s", quiet.as_secs_f64()),
+        Lost::Deaf => "no longer answers the broker".to_owned(),
+    };
+    let message = format!(
+        "process {pid}, which ran this execution and reported it here, {what}; \
+         its last event was #{} {:.1} s ago",
+        execution.last,
+        quiet.as_secs_f64()
+    );
+    let begun = execution.snapshot.state != State::Queued;
+    Fault::new(Code::Unavailable, message)
+        .with_effect(if begun { SideEffect::Unknown } else { SideEffect::None })
+        .because(match how {
+            Lost::Gone => "process_gone",
+            Lost::Left => "process_left",
+            Lost::Away => "connection_lost",
+            Lost::Silent => "silent",
+            Lost::Deaf => "deaf",
+        })
+        .hint(if begun {
+            "see what it did before starting it again; the terminal that ran it may have the outcome"
+        } else {
+            "nothing had begun; starting it again is safe"
+        })
+        .about(execution.id)
+}

@@ -1,0 +1,198 @@
+//! The pump: what one reader is sent next, from where its own cursors stand.
+//!
+//! A core: it is told that something is new, asks for pages of history and turns them into
+//! frames. It holds one cursor per execution and no events, so its size does not depend on how
+//! far behind its reader is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::BytesMut;
+use reeve_protocol::frame;
+use reeve_protocol::peer::kind;
+use reeve_protocol::stream::{End, Followed, Gap, GapReason, Joined, OverlayChanged, Subbed};
+use reeve_protocol::{Handle, Seq};
+
+use crate::plane::Shown;
+use crate::store::{Item, Page};
+
+/// Where one reader stands in one execution.
+#[derive(Debug)]
+struct Cursor {
+    at: Seq,
+    overlay: u64,
+    ended: bool,
+    /// The last position and state that were seen, for when the execution is forgotten.
+    known: (Seq, reeve_protocol::State),
+}
+
+/// What one reader is sent.
+#[derive(Debug, Default)]
+pub struct Pump {
+    cursors: BTreeMap<Handle, Cursor>,
+    dirty: BTreeSet<Handle>,
+    /// Set for a reader of everything: executions from this number on are new to it.
+    horizon: Option<Handle>,
+}
+
+/// A page of history that the pump wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Of which execution.
+    pub handle: Handle,
+    /// From after this position.
+    pub after: Seq,
+}
+
+impl Pump {
+    /// Takes a subscription that the plane answered, and writes the answer and its first gaps.
+    pub fn subscribe(
+        &mut self,
+        subbed: &Subbed,
+        all: Option<Handle>,
+        epoch_differs: bool,
+        out: &mut BytesMut,
+    ) {
+        frame::put_message(out, kind::SUBBED, subbed);
+        if all.is_some() {
+            self.horizon = all;
+        }
+        for followed in &subbed.executions {
+            let at = self.start(followed, epoch_differs, out);
+            self.cursors.insert(
+                followed.handle,
+                Cursor { at, overlay: 0, ended: false, known: (followed.last, followed.state) },
+            );
+            self.dirty.insert(followed.handle);
+        }
+    }
+
+    /// Returns where a reader begins; a cursor that cannot be is answered by a gap.
+    fn start(&self, followed: &Followed, epoch_differs: bool, out: &mut BytesMut) -> Seq {
+        let Followed { handle, after, last, .. } = *followed;
+        let (from, resume_after, reason) = if epoch_differs && after > Seq::NONE {
+            (Seq(1), Seq::NONE, GapReason::Epoch)
+        } else if after > last {
+            (last.next(), last, GapReason::Ahead)
+        } else {
+            return after;
+        };
+        frame::put_message(out, kind::GAP, &Gap { handle, from, to: after, reason, resume_after });
+        resume_after
+    }
+
+    /// Forgets what is no longer followed; none named means all.
+    pub fn unsubscribe(&mut self, handles: &[Handle]) {
+        if handles.is_empty() {
+            *self = Self::default();
+        }
+        for handle in handles {
+            self.cursors.remove(handle);
+            self.dirty.remove(handle);
+        }
+    }
+
+    /// Takes that an execution has something new.
+    pub fn wake(&mut self, handle: Handle) {
+        let new = self.horizon.is_some_and(|horizon| handle >= horizon);
+        if new || self.cursors.contains_key(&handle) {
+            self.dirty.insert(handle);
+        }
+    }
+
+    /// Returns the page that is wanted next, if anything is new.
+    ///
+    /// `show` looks an execution up as everybody sees it; what it does not know is forgotten.
+    pub fn next(
+        &mut self,
+        show: impl Fn(Handle) -> Option<Shown>,
+        out: &mut BytesMut,
+    ) -> Option<Wanted> {
+        while let Some(handle) = self.dirty.first().copied() {
+            let Some(shown) = show(handle) else {
+                self.dirty.remove(&handle);
+                self.forgotten(handle, out);
+                continue;
+            };
+            let cursor = self.cursors.entry(handle).or_insert_with(|| {
+                let followed = Followed {
+                    execution: shown.snapshot.id,
+                    handle,
+                    capability: shown.snapshot.capability.clone(),
+                    after: Seq::NONE,
+                    last: shown.last,
+                    state: shown.snapshot.state,
+                };
+                frame::put_message(out, kind::JOINED, &Joined { followed });
+                let known = (shown.last, shown.snapshot.state);
+                Cursor { at: Seq::NONE, overlay: 0, ended: false, known }
+            });
+            cursor.known = (shown.last, shown.snapshot.state);
+            if shown.snapshot.overlay.revision != cursor.overlay {
+                cursor.overlay = shown.snapshot.overlay.revision;
+                let overlay = shown.snapshot.overlay.clone();
+                frame::put_message(out, kind::OVERLAY, &OverlayChanged { handle, overlay });
+            }
+            if cursor.at < shown.last {
+                return Some(Wanted { handle, after: cursor.at });
+            }
+            self.dirty.remove(&handle);
+            if shown.snapshot.state.is_final() && !cursor.ended {
+                cursor.ended = true;
+                let end = End { handle, last: shown.last, state: shown.snapshot.state };
+                frame::put_message(out, kind::END, &end);
+            }
+        }
+        None
+    }
+
+    /// Writes a page that was wanted, as far as everybody may see it.
+    pub fn page(&mut self, wanted: Wanted, page: &Page, visible: Seq, out: &mut BytesMut) {
+        let Some(cursor) = self.cursors.get_mut(&wanted.handle) else { return };
+        if cursor.at != wanted.after {
+            return;
+        }
+        for item in &page.items {
+            match item {
+                Item::Batch(batch) if batch.first() > visible => break,
+                Item::Batch(batch) => {
+                    frame::put(out, kind::BATCH, batch.bytes());
+                    cursor.at = batch.last();
+                }
+                Item::Gap { from, to, reason } => {
+                    let gap = Gap {
+                        handle: wanted.handle,
+                        from: *from,
+                        to: *to,
+                        reason: *reason,
+                        resume_after: *to,
+                    };
+                    frame::put_message(out, kind::GAP, &gap);
+                    cursor.at = *to;
+                }
+            }
+        }
+        if page.items.is_empty() {
+            // Forgotten between the look and the read; its last wake is on the way.
+            self.dirty.remove(&wanted.handle);
+        }
+    }
+
+    /// Says what can no longer be read of an execution that was forgotten.
+    fn forgotten(&mut self, handle: Handle, out: &mut BytesMut) {
+        let Some(cursor) = self.cursors.remove(&handle) else { return };
+        let (last, state) = cursor.known;
+        if cursor.at < last {
+            let gap = Gap {
+                handle,
+                from: cursor.at.next(),
+                to: last,
+                reason: GapReason::Retention,
+                resume_after: last,
+            };
+            frame::put_message(out, kind::GAP, &gap);
+        }
+        if !cursor.ended && state.is_final() {
+            frame::put_message(out, kind::END, &End { handle, last, state });
+        }
+    }
+}

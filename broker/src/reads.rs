@@ -1,0 +1,254 @@
+//! Reads: the answers that need no move of the plane, in the shape they have on every surface.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use reeve_protocol::event::{Kind, SCHEMA_VERSION};
+use reeve_protocol::snapshot::Snapshot;
+use reeve_protocol::{CapabilityId, Code, Event, ExecutionId, Fault, Seq, State};
+use serde_json::{Value, json};
+
+use crate::handle::Broker;
+use crate::plane::{self, Shown};
+use crate::store::Item;
+
+/// Bytes of history that one read of the store brings.
+const PAGE_BYTES: usize = 256 << 10;
+
+/// Which executions are listed.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    /// Only those in this state.
+    pub state: Option<State>,
+    /// Only those of this capability.
+    pub capability: Option<CapabilityId>,
+    /// At most so many.
+    pub limit: Option<u64>,
+    /// Only those older than this one.
+    pub before: Option<ExecutionId>,
+}
+
+impl Broker {
+    /// Returns one execution.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when nobody holds it.
+    pub fn get(&self, id: ExecutionId) -> Result<Value, Fault> {
+        let shown = self.board.by_id(id).ok_or_else(|| plane::not_found(id))?;
+        Ok(to_value(&shown.to_snapshot()))
+    }
+
+    /// Returns summaries of executions, newest first.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_request` for a limit of zero, `not_found` for an unknown place to go on from.
+    pub fn list(&self, query: &ListQuery) -> Result<Value, Fault> {
+        let limit = limit(query.limit, self.limits.max_list)?;
+        let before = match query.before {
+            None => None,
+            Some(id) => Some(self.board.by_id(id).ok_or_else(|| plane::not_found(id))?.handle),
+        };
+        let all = self.board.newest_first();
+        let matching: Vec<&Shown> = all
+            .iter()
+            .filter(|shown| before.is_none_or(|before| shown.handle < before))
+            .filter(|shown| query.state.is_none_or(|state| shown.snapshot.state == state))
+            .filter(|shown| {
+                query.capability.as_ref().is_none_or(|id| shown.snapshot.capability == *id)
+            })
+            .collect();
+        let page: Vec<Value> = matching.iter().take(limit).map(|shown| summary(shown)).collect();
+        let gauges = self.board.gauges();
+        let mut answer = json!({
+            "count": page.len(),
+            "remembered": gauges.remembered,
+            "active": gauges.active,
+            "queued": gauges.queued,
+            "live_channels": gauges.subscribers,
+            "executions": page,
+        });
+        if matching.len() > limit {
+            answer["next"] = json!(matching[limit - 1].snapshot.id);
+        }
+        Ok(answer)
+    }
+
+    /// Returns one page of one execution's history.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when nobody holds it, `invalid_request` for a limit of zero.
+    pub async fn events(
+        &self,
+        id: ExecutionId,
+        after: Seq,
+        wanted: Option<u64>,
+    ) -> Result<Value, Fault> {
+        let limit = limit(wanted, self.limits.max_page)?;
+        let shown = self.board.by_id(id).ok_or_else(|| plane::not_found(id))?;
+        let mut events: Vec<Event> = Vec::new();
+        let mut gaps = Vec::new();
+        let mut at = after;
+        while at < shown.last && events.len() < limit {
+            let page = self.store.read(shown.handle, at, PAGE_BYTES).await.map_err(unreadable)?;
+            if page.items.is_empty() {
+                break;
+            }
+            for item in page.items {
+                at = item.last();
+                match item {
+                    Item::Batch(batch) => events.extend(batch.events(id, after).map_err(damaged)?),
+                    Item::Gap { from, to, reason } => {
+                        gaps.push(json!({ "from": from, "to": to, "reason": reason }));
+                    }
+                }
+                if events.len() >= limit {
+                    break;
+                }
+            }
+        }
+        events.retain(|event| event.sequence <= shown.last);
+        if events.len() > limit {
+            events.truncate(limit);
+            at = events.last().map_or(at, |event| event.sequence);
+        }
+        let cursor = if after > shown.last { shown.last } else { at.min(shown.last) };
+        let mut answer = json!({
+            "execution_id": id,
+            "state": shown.snapshot.state,
+            "events": events,
+            "last_sequence": cursor,
+            "head": shown.last,
+            "more": cursor < shown.last,
+            "truncated": !gaps.is_empty(),
+        });
+        if !gaps.is_empty() {
+            answer["gaps"] = Value::Array(gaps);
+        }
+        if after > shown.last {
+            answer["ahead"] = json!({ "after": after, "head": shown.last });
+        }
+        Ok(answer)
+    }
+
+    /// Returns what is declared.
+    pub fn capabilities(&self) -> Value {
+        let registry = self.registry();
+        json!({
+            "count": registry.descriptors.len(),
+            "capabilities": registry.descriptors,
+            "problems": registry.problems,
+            "digest": registry.digest,
+        })
+    }
+
+    /// Returns one capability.
+    ///
+    /// # Errors
+    ///
+    /// `ACTION_NOT_FOUND` when it is not declared.
+    pub fn capability(&self, id: &CapabilityId) -> Result<Value, Fault> {
+        let registry = self.registry();
+        let found = registry.descriptors.iter().find(|descriptor| descriptor.id == *id);
+        found.map(to_value).ok_or_else(|| unknown_capability(id))
+    }
+
+    /// Returns the contract of the streams and the limits in force.
+    pub fn protocol(&self) -> Value {
+        let types: BTreeSet<String> =
+            Kind::TAGS.iter().map(|tag| format!("execution.{tag}")).collect();
+        json!({
+            "protocol_version": SCHEMA_VERSION,
+            "local_protocol": reeve_protocol::peer::PROTO,
+            "durability": self.store.durability(),
+            "epoch": self.about.epoch,
+            "instance": self.about.instance,
+            "event_types": types,
+            "limits": *self.limits,
+        })
+    }
+
+    /// Returns how the broker is.
+    pub fn status(&self) -> Value {
+        let gauges = self.board.gauges();
+        let registry = self.registry();
+        json!({
+            "pid": self.about.pid,
+            "version": self.about.version,
+            "instance": self.about.instance,
+            "epoch": self.about.epoch,
+            "durability": self.store.durability(),
+            "started_at": self.about.started_at,
+            "uptime_ms": u64::try_from(self.uptime().as_millis()).unwrap_or(u64::MAX),
+            "repository": self.about.repository,
+            "executions": {
+                "remembered": gauges.remembered,
+                "active": gauges.active,
+                "queued": gauges.queued,
+            },
+            "workers": gauges.workers,
+            "watchers": gauges.subscribers,
+            "refused_events": gauges.refused_events,
+            "late_checks": gauges.late_checks,
+            "capabilities": registry.descriptors.len(),
+            "manifest_problems": registry.problems,
+        })
+    }
+}
+
+/// Says that no capability has this id.
+fn unknown_capability(id: &CapabilityId) -> Fault {
+    Fault::new(
+        Code::ActionNotFound,
+        format!("no capability '{id}'; the executable ones are listed by capabilities.list"),
+    )
+    .at(reeve_protocol::fault::Stage::Resolve)
+    .hint("see `reeve capabilities list`")
+}
+
+/// What a list shows of an execution: everything but what can be large.
+fn summary(shown: &Shown) -> Value {
+    let mut snapshot = Snapshot {
+        input: Value::Null,
+        output: None,
+        receipt: None,
+        steps: Vec::new(),
+        diagnostics: Vec::new(),
+        ..shown.to_snapshot()
+    };
+    snapshot.error = snapshot.error.map(|error| Fault { problems: Vec::new(), ..error });
+    let mut value = to_value(&snapshot);
+    if let Some(object) = value.as_object_mut() {
+        object.remove("input");
+    }
+    value
+}
+
+fn limit(wanted: Option<u64>, max: usize) -> Result<usize, Fault> {
+    match wanted {
+        None => Ok(max),
+        Some(0) => Err(Fault::new(Code::InvalidRequest, "a limit of 0 asks for nothing")
+            .hint(format!("ask for 1 to {max}"))),
+        Some(wanted) => Ok(usize::try_from(wanted).unwrap_or(usize::MAX).min(max)),
+    }
+}
+
+fn to_value<T: serde::Serialize>(value: &T) -> Value {
+    serde_json::to_value(value).expect("an answer is JSON")
+}
+
+fn unreadable(error: crate::store::StoreError) -> Fault {
+    Fault::new(Code::Unavailable, error.to_string()).hint("try again")
+}
+
+fn damaged(bad: reeve_protocol::frame::BadFrame) -> Fault {
+    Fault::new(Code::Internal, format!("a stored event cannot be read: {bad}"))
+}
+
+/// Answers are made on the Arbiter; nothing in them borrows from it.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Arc<Shown>>();
+};
