@@ -13,7 +13,6 @@ mod run;
 mod serve;
 mod status;
 mod stop;
-mod stub;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

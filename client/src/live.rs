@@ -9,7 +9,7 @@ use reeve_protocol::event::{Event, Kind, Stamped};
 use reeve_protocol::id::{ExecutionId, Seq};
 use reeve_protocol::snapshot::Overlay;
 use reeve_protocol::stream::GapReason;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::ui::{Format, Ui};
 
@@ -147,15 +147,5 @@ fn lines_of(ui: &mut Ui, id: ExecutionId, first: Seq, entry: &Entry) {
                 ui.json(&Event { execution_id: id, sequence, timestamp: chunk.at, kind });
             }
         }
-    }
-}
-
-/// Returns the executions of an answer to a list, whichever way it holds them.
-pub fn executions_of(answer: Value) -> Value {
-    match answer {
-        Value::Object(mut members) => {
-            members.remove("executions").unwrap_or_else(|| Value::Array(Vec::new()))
-        }
-        other => other,
     }
 }

@@ -4,7 +4,7 @@ use reeve_protocol::Descriptor;
 use reeve_protocol::id::CapabilityId;
 use reeve_protocol::manifest;
 use reeve_protocol::stream::Op;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Here, block_on, broker, run};
 use crate::failure::{Exit, Failure};
@@ -25,9 +25,16 @@ pub(super) enum CapabilitiesCommand {
 }
 
 pub(super) fn run(ui: &mut Ui, here: &Here, command: CapabilitiesCommand) -> Result<Exit, Failure> {
-    let descriptors = declared(ui, here)?;
+    let answer = declared(ui, here)?;
+    let list_of = answer["capabilities"].clone();
+    let descriptors: Vec<Descriptor> = serde_json::from_value(list_of).map_err(|error| {
+        Failure::new(Exit::Failed, format!("the broker's answer cannot be read: {error}"))
+    })?;
+    for problem in answer["problems"].as_array().into_iter().flatten() {
+        ui.warn(problem.as_str().unwrap_or_default());
+    }
     match command {
-        CapabilitiesCommand::List => list(ui, &descriptors),
+        CapabilitiesCommand::List => list(ui, &answer, &descriptors),
         CapabilitiesCommand::Show { id } => {
             let found = descriptors
                 .iter()
@@ -40,24 +47,20 @@ pub(super) fn run(ui: &mut Ui, here: &Here, command: CapabilitiesCommand) -> Res
 }
 
 /// Asks the broker, and reads the manifest where none serves.
-fn declared(ui: &mut Ui, here: &Here) -> Result<Vec<Descriptor>, Failure> {
+fn declared(ui: &mut Ui, here: &Here) -> Result<Value, Failure> {
     let answer = block_on(async {
         let Some(mut link) = broker::connect(here, "capabilities").await? else { return Ok(None) };
         Ok(Some(link.ask(Op::Capabilities {}).await?))
     })?;
     if let Some(answer) = answer {
-        let list = match answer {
-            Value::Object(mut members) => members.remove("capabilities").unwrap_or_default(),
-            other => other,
-        };
-        return serde_json::from_value(list).map_err(|error| {
-            Failure::new(Exit::Failed, format!("the broker's answer cannot be read: {error}"))
-        });
+        return Ok(answer);
     }
     let mut descriptors = manifest::builtin();
+    let mut digest = String::new();
     match manifest_file::load(&here.place, false) {
         Ok(loaded) => {
             loaded.warnings.iter().for_each(|warning| ui.warn(warning));
+            digest = loaded.manifest.digest;
             descriptors.extend(loaded.manifest.capabilities.into_values());
         }
         Err(ManifestFileError::Missing(_)) => {
@@ -65,12 +68,14 @@ fn declared(ui: &mut Ui, here: &Here) -> Result<Vec<Descriptor>, Failure> {
         }
         Err(error) => return Err(error.into()),
     }
-    Ok(descriptors)
+    Ok(json!({
+        "count": descriptors.len(), "capabilities": descriptors, "problems": [], "digest": digest,
+    }))
 }
 
-fn list(ui: &mut Ui, descriptors: &[Descriptor]) {
+fn list(ui: &mut Ui, answer: &Value, descriptors: &[Descriptor]) {
     match ui.format {
-        Format::Json => ui.json(&descriptors),
+        Format::Json => ui.json(answer),
         Format::Ndjson => descriptors.iter().for_each(|descriptor| ui.json(descriptor)),
         Format::Text => {
             let rows: Vec<Vec<String>> = descriptors

@@ -1,15 +1,19 @@
 //! `reeve init`: writes a manifest for this checkout.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
+use reeve_protocol::init;
 use rustix::fs::{Mode, OFlags};
 use serde_json::json;
 
 use super::Here;
 use crate::failure::{Exit, Failure};
 use crate::ui::{Format, Ui};
+
+/// Bytes of a file of the checkout that are read.
+const READ_BYTES: u64 = 1 << 20;
 
 /// Write a manifest for this checkout
 ///
@@ -36,14 +40,20 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: InitArgs) -> Result<Exit, Fail
 }
 
 /// Returns the manifest that the checkout's files suggest.
-fn proposal(_root: &Path) -> String {
-    "# What can be run in this checkout. See `reeve capabilities list`.\n\
-     \n\
-     [capability.\"demo.hello\"]\n\
-     title = \"Say hello\"\n\
-     command = [\"echo\", \"hello\"]\n\
-     effect = \"read\"\n"
-        .to_owned()
+fn proposal(root: &Path) -> String {
+    init::render(&init::detect(&|path| text_of(&root.join(path))))
+}
+
+/// Reads the start of a regular file; waits for no FIFO.
+fn text_of(path: &Path) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(READ_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Writes the manifest whole or not at all, and never over one that is there without being told.
@@ -93,7 +103,12 @@ mod tests {
 
     #[test]
     fn what_is_proposed_is_a_manifest() {
-        let text = proposal(Path::new("/"));
-        assert!(reeve_protocol::manifest::parse(&text, "reeve.toml").is_ok());
+        let dir = tempfile::tempdir().unwrap();
+        let valid = |text: &str| reeve_protocol::manifest::parse(text, "reeve.toml").unwrap();
+        assert!(!valid(&proposal(dir.path())).capabilities.is_empty());
+        fs::write(dir.path().join("Cargo.toml"), "[package]\nname = \"x\"\n").unwrap();
+        let text = proposal(dir.path());
+        assert!(text.contains("cargo"), "{text}");
+        assert!(!valid(&text).capabilities.is_empty());
     }
 }

@@ -1,16 +1,19 @@
 //! `reeve serve`: becomes the broker of the checkout.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use reeve_broker::seat::SeatError;
-use reeve_protocol::Limits;
+use reeve_broker::{Options, Orphans, ServeError, serve};
+use reeve_protocol::capability::Loaded;
 use reeve_protocol::lease::Lease;
 use reeve_protocol::manifest;
+use reeve_protocol::peer::Tree;
 use reeve_protocol::place::Place;
+use reeve_protocol::{ExecutionId, Limits};
 use serde_json::{Value, json};
 
 use super::Here;
-use super::stub::{Loaded, Options, ServeError, serve};
 use crate::failure::{Exit, Failure, chain};
 use crate::manifest_file::{self, ManifestFileError};
 use crate::ui::{Format, Ui};
@@ -47,11 +50,18 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 
 pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Failure> {
     let Store::Memory = args.store;
-    let limits = limited(Limits::default(), &args.limits)?;
     let place = here.place.clone();
+    let bare = limited(Limits::default(), &args.limits)?;
+    let declared = load(&place, &args.limits);
+    let limits = declared.limits.unwrap_or(bare);
+    for problem in &declared.problems {
+        ui.warn(problem);
+    }
     let options = Options {
         place: place.clone(),
+        identity: here.identity()?,
         limits,
+        orphans: Arc::new(NoOrphans),
         load: Box::new(move || load(&place, &args.limits)),
         idle: args.idle,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -74,6 +84,17 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Fai
         }
         Err(error) => Err(Failure::new(Exit::Failed, chain(&error))),
     }
+}
+
+/// Finds no orphans; stands here until the worker's knowledge of process trees does.
+struct NoOrphans;
+
+impl Orphans for NoOrphans {
+    fn find(&self, _: ExecutionId, _: Option<Tree>) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn signal(&self, _: ExecutionId, _: Option<Tree>, _: bool) {}
 }
 
 /// Says where the broker is found.
@@ -102,12 +123,16 @@ fn load(place: &Place, overrides: &[String]) -> Loaded {
     let builtin = manifest::builtin();
     match manifest_file::load(place, false) {
         Ok(loaded) => {
+            // Warnings are no problems: a manifest with a problem is not taken at all.
+            for warning in &loaded.warnings {
+                tracing::warn!(warning, "the manifest");
+            }
             let manifest = loaded.manifest;
             let declared = manifest.capabilities.into_values();
             Loaded {
                 descriptors: builtin.into_iter().chain(declared).collect(),
                 limits: limited(manifest.limits, overrides).ok(),
-                problems: loaded.warnings,
+                problems: Vec::new(),
                 digest: manifest.digest,
             }
         }

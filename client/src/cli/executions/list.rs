@@ -4,11 +4,10 @@ use reeve_protocol::id::{CapabilityId, ExecutionId};
 use reeve_protocol::lifecycle::State;
 use reeve_protocol::snapshot::Snapshot;
 use reeve_protocol::stream::Op;
-use serde_json::Value;
+use serde_json::json;
 
 use crate::cli::{Here, block_on, broker};
 use crate::failure::{Exit, Failure};
-use crate::live::executions_of;
 use crate::render;
 use crate::ui::{Format, Ui};
 use crate::{clock, failure};
@@ -38,24 +37,25 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ListArgs) -> Result<Exit, Fail
         };
         Ok(Some(link.ask(Op::List { state, capability, limit, before }).await?))
     })?;
-    let executions = match answer {
-        Some(answer) => executions_of(answer),
-        None => {
-            ui.note("no broker serves this checkout, so nobody remembers its executions");
-            Value::Array(Vec::new())
-        }
-    };
+    let answer = answer.unwrap_or_else(|| {
+        ui.note("no broker serves this checkout, so nobody remembers its executions");
+        json!({ "count": 0, "executions": [] })
+    });
+    let executions = &answer["executions"];
     match ui.format {
-        Format::Json => ui.json(&executions),
+        Format::Json => ui.json(&answer),
         Format::Ndjson => {
             executions.as_array().into_iter().flatten().for_each(|execution| ui.json(execution));
         }
-        Format::Text => text(ui, &executions)?,
+        Format::Text => text(ui, executions)?,
+    }
+    if let Some(before) = answer["next"].as_str().filter(|_| ui.format != Format::Json) {
+        ui.note(format_args!("older ones follow: --before {before}"));
     }
     Ok(Exit::Ok)
 }
 
-fn text(ui: &mut Ui, executions: &Value) -> Result<(), Failure> {
+fn text(ui: &mut Ui, executions: &serde_json::Value) -> Result<(), Failure> {
     let snapshots: Vec<Snapshot> = serde_json::from_value(executions.clone()).map_err(|error| {
         let told = failure::chain(&error);
         Failure::new(Exit::Failed, format!("the broker's answer cannot be read: {told}"))
