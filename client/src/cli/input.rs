@@ -34,7 +34,16 @@ pub(super) fn gather(
         seen.push(key);
         members.insert(key.to_owned(), valued(value, &schema["properties"][key])?);
     }
-    Ok(Value::Object(members))
+    let value = Value::Object(members);
+    if value.to_string().len() > bytes_max {
+        return Err(too_large(bytes_max));
+    }
+    Ok(value)
+}
+
+fn too_large(bytes_max: usize) -> Failure {
+    let message = format!("the input is larger than {bytes_max} bytes");
+    Failure::with_code(Code::TooLarge, message)
 }
 
 fn invalid(message: String) -> Failure {
@@ -53,8 +62,7 @@ fn parsed(source: &str, bytes_max: usize) -> Result<Map<String, Value>, Failure>
         None => source.as_bytes().to_owned(),
     };
     if bytes.len() > bytes_max {
-        let message = format!("the input is larger than {bytes_max} bytes");
-        return Err(Failure::with_code(Code::TooLarge, message));
+        return Err(too_large(bytes_max));
     }
     let value = strict::parse(&bytes).map_err(|error| {
         invalid(format!("the input is no JSON that is taken: {error} ({})", error.reason()))

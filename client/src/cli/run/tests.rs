@@ -69,6 +69,18 @@ fn a_call_that_cannot_be_is_refused_with_its_code() {
     assert_eq!((params.code, params.kind), (Some(Code::InvalidParams), Exit::Usage));
 }
 
+#[test]
+fn an_input_over_the_limit_max_value_bytes_is_too_large() {
+    let mut manifest = manifest::parse(MANIFEST, manifest::FILE).unwrap();
+    let set = ["filter=12345"];
+    let bytes = r#"{"filter":"12345"}"#.len();
+    manifest.limits.max_value_bytes = bytes;
+    assert!(plan(&here(), &manifest, &args("tests.unit", &set)).is_ok());
+    manifest.limits.max_value_bytes = bytes - 1;
+    let failure = plan(&here(), &manifest, &args("tests.unit", &set)).unwrap_err();
+    assert_eq!((failure.code, failure.kind), (Some(Code::TooLarge), Exit::Usage));
+}
+
 fn ended(state: State, error: Option<Code>, child: Option<u8>, role: &'static str) -> u8 {
     let mut call = planned("tests.unit", &[]).unwrap();
     call.role = role;
