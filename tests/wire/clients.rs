@@ -217,6 +217,7 @@ fn a_reader_that_takes_nothing_is_dropped_and_slows_nobody() {
     wait_for(&served, 11, 3);
     let (stuck, _) = follow(&served, 11, 0);
     let (mut reader, _) = follow(&served, 11, 0);
+    let reading = std::thread::spawn(move || to_the_end(&mut reader, Seq::NONE));
     let before = resident(served.broker.pid());
     let noise = "z".repeat(1_000);
     for n in 0..4_000 {
@@ -224,8 +225,8 @@ fn a_reader_that_takes_nothing_is_dropped_and_slows_nobody() {
         worker.report(&mut granted, &[Kind::Progress { current: n, total: None, message }]);
     }
     worker.report(&mut granted, &[completed()]);
-    let (_, _, end) = to_the_end(&mut reader, Seq::NONE);
-    assert_eq!(end.last, Seq(4_004));
+    let (seen, _, end) = reading.join().expect("the reader reads to the end");
+    assert_eq!((end.last, seen), (Seq(4_004), (1..=4_004).collect::<Vec<_>>()));
     let grown = resident(served.broker.pid()).saturating_sub(before);
     assert!(grown < 64 << 20, "{grown} bytes more");
     until("the stuck reader to be dropped", || {
