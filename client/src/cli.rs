@@ -5,10 +5,12 @@
 
 mod broker;
 mod capabilities;
+mod drive;
 mod exec;
 mod executions;
 mod init;
 mod input;
+mod orphans;
 mod run;
 mod serve;
 mod status;
@@ -21,6 +23,8 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use reeve_protocol::place::{Identity, Place};
+use reeve_worker::process::launcher_main;
+use reeve_worker::process::pty::LAUNCH;
 
 use crate::checkout;
 use crate::failure::{Exit, Failure};
@@ -86,7 +90,11 @@ impl Here {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    main_of(std::env::args_os().collect()).into()
+    let mut args: Vec<OsString> = std::env::args_os().collect();
+    if args.get(1).is_some_and(|first| first == LAUNCH) {
+        launcher_main(args.drain(2..));
+    }
+    main_of(args).into()
 }
 
 fn main_of(args: Vec<OsString>) -> Exit {

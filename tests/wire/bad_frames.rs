@@ -123,8 +123,11 @@ fn random_bytes_never_end_the_broker() {
         state
     };
     for round in 0..300 {
-        let mut wire =
-            if round % 2 == 0 { Wire::silent(&served.socket) } else { Wire::worker(&served.socket) };
+        let mut wire = if round % 2 == 0 {
+            Wire::silent(&served.socket)
+        } else {
+            Wire::worker(&served.socket)
+        };
         let length = usize::try_from(random() % 2_000).expect("small");
         let mut bytes: Vec<u8> = (0..length).map(|_| random().to_be_bytes()[3]).collect();
         if round % 3 == 0 && bytes.len() > 8 {

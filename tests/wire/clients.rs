@@ -149,9 +149,8 @@ fn an_execution_that_nobody_knows_is_named_as_such() {
     let served = Served::new();
     let (_, subbed) = follow(&served, 999, 0);
     assert_eq!(subbed.unknown, [id(999)]);
-    let fault = Wire::client(&served.socket)
-        .ask(Op::Get { id: id(999) })
-        .expect_err("nobody holds it");
+    let fault =
+        Wire::client(&served.socket).ask(Op::Get { id: id(999) }).expect_err("nobody holds it");
     assert_eq!(fault.code, Code::NotFound);
     assert!(fault.message.contains(id(999).as_str()));
 }

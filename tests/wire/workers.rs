@@ -68,7 +68,12 @@ fn a_batch_counts_once_however_often_it_comes() {
     worker.batch(&five);
     let overlapping = Granted { next: Seq(6), ..granted };
     worker.batch(&overlapping.batch(&[
-        progress(3), progress(4), progress(5), progress(6), progress(7), progress(8),
+        progress(3),
+        progress(4),
+        progress(5),
+        progress(6),
+        progress(7),
+        progress(8),
     ]));
     assert_eq!(through(&mut worker, Seq(11)).through, Seq(11));
     assert_eq!(sequences(&served, 2), (1..=11).collect::<Vec<_>>());
@@ -197,13 +202,16 @@ fn a_worker_whose_connection_broke_comes_back_to_where_it_was() {
     through(&mut worker, Seq(4));
     drop(worker);
     let mut again = Wire::worker(&served.socket);
-    again.send(kind::ATTACH, &Attach {
-        execution: id(12),
-        fence: Some(granted.fence),
-        description: description("test.wire"),
-        last: Seq(6),
-        tree: None,
-    });
+    again.send(
+        kind::ATTACH,
+        &Attach {
+            execution: id(12),
+            fence: Some(granted.fence),
+            description: description("test.wire"),
+            last: Seq(6),
+            tree: None,
+        },
+    );
     let grant: reeve_protocol::peer::Grant = again.expect(kind::GRANT);
     assert_eq!((grant.next, grant.fence), (Seq(5), granted.fence));
     let mut granted = Granted { next: grant.next, ..granted };
@@ -226,22 +234,28 @@ fn a_worker_that_stays_away_has_lost_its_execution_and_may_only_say_so() {
     assert!(message.contains(&format!("process {}", std::process::id())), "{message}");
 
     let mut again = Wire::worker(&served.socket);
-    again.send(kind::ATTACH, &Attach {
-        execution: id(13),
-        fence: Some(granted.fence),
-        description: description("test.wire"),
-        last: Seq(9),
-        tree: None,
-    });
+    again.send(
+        kind::ATTACH,
+        &Attach {
+            execution: id(13),
+            fence: Some(granted.fence),
+            description: description("test.wire"),
+            last: Seq(9),
+            tree: None,
+        },
+    );
     let fenced: Fenced = again.expect(kind::FENCED);
     assert_eq!(fenced.state, State::Failed);
-    again.send(kind::LATE, &Late {
-        execution: id(13),
-        fence: granted.fence,
-        state: State::Succeeded,
-        message: "it went well".to_owned(),
-        unsent_events: 6,
-    });
+    again.send(
+        kind::LATE,
+        &Late {
+            execution: id(13),
+            fence: granted.fence,
+            state: State::Succeeded,
+            message: "it went well".to_owned(),
+            unsent_events: 6,
+        },
+    );
     until("the late report", || {
         let shown = get(&served, 13);
         (shown["overlay"]["late_report"]["state"] == "succeeded").then_some(())
@@ -293,8 +307,13 @@ fn who_holds_a_lock_lets_the_next_one_begin() {
     let mut granted = first.attach(id(20), locked());
     first.report(&mut granted, &[Kind::Started {}]);
     let mut second = Wire::worker(&served.socket);
-    let attach =
-        Attach { execution: id(21), fence: None, description: locked(), last: Seq::NONE, tree: None };
+    let attach = Attach {
+        execution: id(21),
+        fence: None,
+        description: locked(),
+        last: Seq::NONE,
+        tree: None,
+    };
     second.send(kind::ATTACH, &attach);
     let attached: Attached = second.expect(kind::ATTACHED);
     let waits = attached.waiting_on.expect("it waits for something");

@@ -18,7 +18,7 @@ use std::time::Duration;
 use reeve_protocol::event::{ChildEvent, Severity};
 use reeve_protocol::peer::{self, Hello, Role};
 use reeve_protocol::snapshot::Description;
-use reeve_protocol::{Code, ExecutionId, Fault, Kind, Limits, Now, State};
+use reeve_protocol::{Code, ExecutionId, Fault, Kind, Limits, Now, Snapshot, State};
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -95,16 +95,16 @@ pub struct ProcessCall {
 }
 
 /// What connects a drive to whoever called it.
-pub struct Hooks {
+pub struct Hooks<'a> {
     /// Looks for the broker of the checkout.
     pub discover: Discover,
     /// Interrupts of a person: the first cancels, the second kills; once everything is over,
     /// another one leaves without waiting for the broker.
     pub interrupts: mpsc::UnboundedReceiver<()>,
     /// Takes every numbered fact, in order, as it happens.
-    pub on_local: Box<dyn FnMut(Local)>,
+    pub on_local: Box<dyn FnMut(Local) + 'a>,
     /// Takes what a person should know, each at most once.
-    pub on_notice: Box<dyn FnMut(Notice)>,
+    pub on_notice: Box<dyn FnMut(Notice) + 'a>,
 }
 
 /// How a call ended.
@@ -120,10 +120,12 @@ pub struct Outcome {
     pub output: Option<Value>,
     /// Where the reports went.
     pub reported: Reported,
+    /// The fold of everything that was numbered here.
+    pub snapshot: Snapshot,
 }
 
 /// Runs one call to its end, on a current-thread runtime with time and I/O.
-pub async fn run(call: Call, hooks: Hooks) -> Outcome {
+pub async fn run(call: Call, hooks: Hooks<'_>) -> Outcome {
     let clock = Clock::start();
     let Hooks { discover, interrupts, on_local, on_notice } = hooks;
     let in_sight = discover().is_some();
@@ -165,13 +167,13 @@ fn hello(call: &Call) -> Hello {
     }
 }
 
-struct Drive {
+struct Drive<'a> {
     call: Call,
     clock: Clock,
     session: Session,
     link: Link,
-    on_local: Box<dyn FnMut(Local)>,
-    on_notice: Box<dyn FnMut(Notice)>,
+    on_local: Box<dyn FnMut(Local) + 'a>,
+    on_notice: Box<dyn FnMut(Notice) + 'a>,
     interrupts: Interrupts,
     work: Work,
     escalation: Escalation,
@@ -214,7 +216,7 @@ enum Woken {
     Timer,
 }
 
-impl Drive {
+impl Drive<'_> {
     /// Does what is asked and waits for the next thing; returns whether more is to come.
     async fn turn(&mut self) -> bool {
         self.perform();
@@ -565,8 +567,9 @@ impl Drive {
             None => (self.session.state(), self.session.error()),
         };
         let output = self.output.filter(|_| state == State::Succeeded);
+        let snapshot = self.session.snapshot().clone();
         self.link.close("done").await;
-        Outcome { state, exit: self.exit, error, output, reported }
+        Outcome { state, exit: self.exit, error, output, reported, snapshot }
     }
 }
 

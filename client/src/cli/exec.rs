@@ -5,7 +5,8 @@ use reeve_protocol::{manifest, sanitise};
 use serde_json::json;
 
 use super::Here;
-use super::run::{PlannedCall, describe, drive_call, finish, mint, undeclared};
+use super::drive::drive_call;
+use super::run::{PlannedCall, describe, finish, mint, undeclared};
 use crate::failure::{Exit, Failure};
 use crate::ui::Ui;
 

@@ -14,6 +14,7 @@ use reeve_protocol::snapshot::{Actor, ActorKind, Description};
 use reeve_protocol::{Descriptor, Entry, State};
 use serde_json::Value;
 
+use super::drive::drive_call;
 use super::{Here, input as call_input};
 use crate::clock;
 use crate::failure::{Exit, Failure};
@@ -146,7 +147,6 @@ pub(super) fn mint() -> Result<ExecutionId, Failure> {
 
 /// A call that passed every check and has not begun.
 #[derive(Debug)]
-#[allow(dead_code, reason = "the drive reads these")]
 pub(super) struct PlannedCall {
     /// Its name.
     pub id: ExecutionId,
@@ -188,22 +188,11 @@ pub(super) struct Driven {
 }
 
 /// What the drive hands on while the call goes on.
-#[allow(dead_code, reason = "the drive makes these")]
 pub(super) enum Shown<'a> {
     /// A fact, with its first position where it has one.
     Entry(Option<Seq>, &'a Entry),
     /// What a person should know.
     Notice(&'a str),
-}
-
-/// Carries a call out: the one place where the command line meets the worker.
-pub(super) fn drive_call(
-    call: &PlannedCall,
-    show: &mut dyn FnMut(Shown<'_>),
-) -> Result<Driven, Failure> {
-    let _ = call;
-    show(Shown::Notice("this build has no worker"));
-    Err(Failure::new(Exit::Failed, "nothing can be run yet"))
 }
 
 /// Drives a call, shows it, and says how it ended.

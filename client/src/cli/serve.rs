@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reeve_broker::seat::SeatError;
-use reeve_broker::{Options, Orphans, ServeError, serve};
+use reeve_broker::{Options, ServeError, serve};
 use reeve_protocol::capability::Loaded;
 use reeve_protocol::lease::Lease;
 use reeve_protocol::manifest;
-use reeve_protocol::peer::Tree;
 use reeve_protocol::place::Place;
-use reeve_protocol::{ExecutionId, Limits};
+use reeve_protocol::Limits;
 use serde_json::{Value, json};
 
 use super::Here;
+use super::orphans::Marked;
 use crate::failure::{Exit, Failure, chain};
 use crate::manifest_file::{self, ManifestFileError};
 use crate::ui::{Format, Ui};
@@ -61,7 +61,7 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Fai
         place: place.clone(),
         identity: here.identity()?,
         limits,
-        orphans: Arc::new(NoOrphans),
+        orphans: Arc::new(Marked),
         load: Box::new(move || load(&place, &args.limits)),
         idle: args.idle,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -84,17 +84,6 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Fai
         }
         Err(error) => Err(Failure::new(Exit::Failed, chain(&error))),
     }
-}
-
-/// Finds no orphans; stands here until the worker's knowledge of process trees does.
-struct NoOrphans;
-
-impl Orphans for NoOrphans {
-    fn find(&self, _: ExecutionId, _: Option<Tree>) -> Vec<u32> {
-        Vec::new()
-    }
-
-    fn signal(&self, _: ExecutionId, _: Option<Tree>, _: bool) {}
 }
 
 /// Says where the broker is found.
