@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use reeve_broker::seat::SeatError;
 use reeve_broker::{Options, ServeError, serve};
+use reeve_protocol::Limits;
 use reeve_protocol::capability::Loaded;
 use reeve_protocol::lease::Lease;
 use reeve_protocol::manifest;
 use reeve_protocol::place::Place;
-use reeve_protocol::Limits;
 use serde_json::{Value, json};
 
 use super::Here;
