@@ -128,20 +128,20 @@ pub(crate) fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Returns the children of this process, cheaply where the kernel lists them.
-pub(crate) fn own_children() -> Vec<Member> {
+/// Returns the children of this process, dead ones too, cheaply where the kernel lists them.
+pub(crate) fn own_children() -> Vec<Stat> {
     listed_children().unwrap_or_else(|| {
         let own = getpid().as_raw_pid();
-        all().iter().filter(|stat| stat.ppid == own).map(Stat::member).collect()
+        all().into_iter().filter(|stat| stat.ppid == own).collect()
     })
 }
 
-fn listed_children() -> Option<Vec<Member>> {
+fn listed_children() -> Option<Vec<Stat>> {
     let mut children = Vec::new();
     for thread in fs::read_dir("/proc/self/task").ok()?.flatten() {
         let listed = fs::read_to_string(thread.path().join("children")).ok()?;
         let pids = listed.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
-        children.extend(pids.filter_map(Member::of));
+        children.extend(pids.filter_map(Stat::of));
     }
     Some(children)
 }
