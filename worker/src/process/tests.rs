@@ -250,7 +250,7 @@ async fn who_forks_all_the_time_is_gone_after_a_kill() {
         for _ in 0..20 {
             assert!(running.tree().is_empty());
         }
-        listen(&mut running).await;
+        while next(&mut running).await.is_some() {}
     }
 }
 
@@ -313,7 +313,7 @@ async fn a_process_may_clean_up_within_its_grace() {
     let folder = folder();
     let cleaned = folder.path().join("cleaned");
     let script = "trap 'echo x > \"$0\"; exit 3' TERM; echo ready; while :; do sleep 0.02; done";
-    let mut running = spawn(program("/bin/sh", &["-c", script, cleaned.to_str().unwrap()]));
+    let mut running = spawn(program("/bin/sh", &["-c", script, cleaned.to_str().expect("UTF-8")]));
     until(&mut running, "ready").await;
 
     let run = stop(&mut running, PATIENCE).await;

@@ -9,7 +9,6 @@
 //! or alive, its number is nobody else's and its group can be signalled. A tree that is dropped
 //! is killed.
 
-use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
@@ -124,11 +123,12 @@ impl Tree {
 
     /// Stops everybody, so that nobody forks, then kills everybody. Returns whether all are gone.
     fn kill_round(&mut self) -> bool {
-        let killed = self.cgroup.as_ref().is_some_and(Cgroup::kill);
         if self.is_empty() {
             return true;
         }
-        if !killed {
+        if self.cgroup.as_ref().is_some_and(Cgroup::kill) {
+            self.note(Signal::KILL);
+        } else {
             self.deliver(Signal::STOP);
         }
         self.deliver(Signal::KILL);
@@ -137,9 +137,7 @@ impl Tree {
 
     /// Sends a signal to every process once, until a walk finds nobody new.
     fn deliver(&mut self, signal: Signal) {
-        if !self.has_sent(signal.as_raw()) {
-            self.sent.push(signal.as_raw());
-        }
+        self.note(signal);
         // The kernel signals a whole group at once: a fork cannot slip through.
         let group = Pid::from_raw(self.leader.pid)
             .is_some_and(|leader| kill_process_group(leader, signal).is_ok());
@@ -165,6 +163,12 @@ impl Tree {
         }
     }
 
+    fn note(&mut self, signal: Signal) {
+        if !self.has_sent(signal.as_raw()) {
+            self.sent.push(signal.as_raw());
+        }
+    }
+
     /// Returns everybody who lives.
     ///
     /// A walk may pass a process just while its parent dies and miss it; a tree that is not empty
@@ -178,7 +182,7 @@ impl Tree {
     ///
     /// The first process is among them while it lives.
     fn children(&self) -> Vec<Stat> {
-        let mut children = procfs::own_children();
+        let mut children = procfs::children_of(getpid().as_raw_pid());
         children.retain(|stat| !self.bystanders.contains(&stat.member()));
         children.retain(|stat| !(stat.is_dead() && stat.pid == self.leader.pid));
         for dead in children.iter().filter(|stat| stat.is_dead()) {
@@ -187,28 +191,15 @@ impl Tree {
         children
     }
 
-    /// Walks down from this process to everybody who lives, and collects its dead children.
+    /// Walks down from this process to everybody who lives.
     fn walk(&self) -> Vec<Stat> {
-        let own = getpid().as_raw_pid();
-        let mut by_parent: BTreeMap<i32, Vec<Stat>> = BTreeMap::new();
-        let mut found = Vec::new();
-        for stat in procfs::all() {
-            by_parent.entry(stat.ppid).or_default().push(stat);
+        let mut found = self.children();
+        let mut next = 0;
+        while let Some(parent) = found.get(next) {
+            found.extend(procfs::children_of(parent.pid));
+            next += 1;
         }
-        let mut parents = vec![own];
-        while let Some(parent) = parents.pop() {
-            for stat in by_parent.remove(&parent).unwrap_or_default() {
-                if parent == own && self.bystanders.contains(&stat.member()) {
-                    continue;
-                }
-                parents.push(stat.pid);
-                if !stat.is_dead() {
-                    found.push(stat);
-                } else if parent == own && stat.pid != self.leader.pid {
-                    collect(stat.pid);
-                }
-            }
-        }
+        found.retain(|stat| !stat.is_dead());
         found
     }
 }
