@@ -154,10 +154,10 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-fn wait_for(path: &Path) {
+fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !path.exists() {
-        assert!(start.elapsed() < PATIENCE, "{} never came", path.display());
+    while !is_there() {
+        assert!(start.elapsed() < PATIENCE, "{what} never came");
         std::thread::yield_now();
     }
 }
@@ -169,13 +169,10 @@ async fn grandchildren_end_with_the_tree() {
         let mut running = spawn(Spec { cgroup, ..sh(script) });
         until(&mut running, "ready").await;
         // Each waits in its own time: look until all of them are there.
-        let members = loop {
-            let members = running.tree().members();
-            if members.iter().filter(|member| member.comm == "sleep").count() == 2 {
-                break members;
-            }
-            tokio::task::yield_now().await;
-        };
+        let sleepers =
+            |members: &[Member]| members.iter().filter(|member| member.comm == "sleep").count();
+        wait_for("two sleepers", || sleepers(&running.tree().members()) == 2);
+        let members = running.tree().members();
 
         let run = stop(&mut running, PATIENCE).await;
 
@@ -274,9 +271,7 @@ async fn a_stopped_process_can_be_asked_to_stop() {
     until(&mut running, "ready").await;
     let pid = running.tree().leader().pid;
     let stat = || fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
-    while !stat().contains(") T ") {
-        tokio::task::yield_now().await;
-    }
+    wait_for("a stopped shell", || stat().contains(") T "));
 
     let run = stop(&mut running, PATIENCE).await;
 
@@ -508,7 +503,7 @@ async fn orphans_are_found_by_their_mark() {
     let mut spec = sh(&format!("setsid sleep 889 & echo > {}; wait", ready.display()));
     spec.env.push(("REEVE_EXECUTION".into(), execution.to_string().into()));
     let mut running = spawn(spec);
-    wait_for(&ready);
+    wait_for("the file", || ready.exists());
 
     let found = orphan::find_by_mark(execution);
 
