@@ -55,17 +55,19 @@ pub struct Running {
     now: fn() -> Timestamp,
     scratch: Vec<u8>,
     ready: VecDeque<ChildOutput>,
+    /// Whether the last read found as much as it could take.
+    flooded: bool,
     /// Until when output is read; set when the first process has ended.
     drain_until: Option<Instant>,
 }
 
 /// Why [`Running`] woke up.
 enum Wake {
-    Exited,
+    /// The process has ended, or its output has been read for long enough.
+    Due,
     Stdout,
     Stderr,
     Said,
-    Drained,
 }
 
 impl Running {
@@ -100,6 +102,7 @@ impl Running {
             now,
             scratch: vec![0; READ_BYTES],
             ready: VecDeque::new(),
+            flooded: false,
             drain_until: None,
             tree,
         })
@@ -123,6 +126,11 @@ impl Running {
     /// Nothing is lost when the wait is given up.
     pub async fn next(&mut self) -> Option<ChildOutput> {
         loop {
+            if std::mem::take(&mut self.flooded) {
+                // Everybody else on this thread has a turn, however fast the process writes.
+                tokio::task::yield_now().await;
+            }
+            self.look();
             if let Some(output) = self.ready.pop_front() {
                 return Some(output);
             }
@@ -131,12 +139,20 @@ impl Running {
                 return None;
             }
             match self.wake().await {
-                Wake::Exited => self.on_exit(),
+                Wake::Due => {}
                 Wake::Stdout => self.on_stdout(),
                 Wake::Stderr => self.on_stderr(),
                 Wake::Said => self.on_said(),
-                Wake::Drained => self.on_drained(),
             }
+        }
+    }
+
+    /// Sees to what is due: asked here and not only waited for, no flood of output can hide it.
+    fn look(&mut self) {
+        match self.drain_until {
+            None => self.on_exit(),
+            Some(until) if Instant::now() >= until => self.on_drained(),
+            Some(_) => {}
         }
     }
 
@@ -149,17 +165,16 @@ impl Running {
             Some(said) => said.ready().await,
             None => pending().await,
         };
-        let drained = async || match self.drain_until {
+        let due = async || match self.drain_until {
             Some(until) => tokio::time::sleep_until(until).await,
-            None => pending().await,
+            // An error shows again when the process is looked at.
+            None => drop(self.pidfd.readable().await),
         };
-        let ended = self.drain_until.is_some();
         tokio::select! {
-            _ = self.pidfd.readable(), if !ended => Wake::Exited,
+            () = due() => Wake::Due,
             () = stream(&self.stdout) => Wake::Stdout,
             () = stream(&self.stderr) => Wake::Stderr,
             () = said() => Wake::Said,
-            () = drained() => Wake::Drained,
         }
     }
 
@@ -197,7 +212,9 @@ impl Running {
 
     fn read(&mut self, mut reader: Reader) -> Option<Reader> {
         let mut chunks = VecDeque::new();
-        let open = if reader.read(&mut self.scratch, self.now, &mut chunks) {
+        let length = reader.read(&mut self.scratch, self.now, &mut chunks);
+        self.flooded = length.is_some_and(|length| length >= READ_BYTES / 2);
+        let open = if length.is_some() {
             Some(reader)
         } else {
             reader.finish(self.now, &mut chunks);

@@ -19,7 +19,7 @@ use rustix::process::{getpid, set_child_subreaper};
 
 use crate::process::cgroup::Cgroup;
 use crate::process::env;
-use crate::process::procfs::{self, Member};
+use crate::process::procfs::{self, Member, Stat};
 use crate::process::pty::{self, Terminal};
 use crate::process::spec::{OutputMode, SpawnError, Spec, StdinSource, all_max};
 use crate::process::tree::Tree;
@@ -91,7 +91,8 @@ fn command(spec: &Spec) -> Result<Command, SpawnError> {
 /// Starts the command, and drops it with the child's ends of every connection.
 fn start(mut command: Command, spec: &Spec) -> Result<(Tree, Option<OwnedFd>), SpawnError> {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let bystanders = procfs::own_children();
+    let bystanders = procfs::children_of(getpid().as_raw_pid());
+    let bystanders = bystanders.iter().map(Stat::member).collect();
     let group = if spec.cgroup { Cgroup::create() } else { None };
     let mut events = None;
     let mut inherited = None;

@@ -16,7 +16,6 @@ pub mod child;
 pub mod env;
 pub mod escalate;
 pub mod exit;
-pub mod launch;
 pub mod orphan;
 pub mod program;
 pub mod pty;
@@ -26,6 +25,7 @@ pub mod spec;
 pub mod tree;
 
 mod descriptor;
+mod launch;
 mod procfs;
 mod said;
 #[cfg(test)]

@@ -6,9 +6,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use reeve_protocol::sanitise;
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Characters of a process's name; the kernel keeps 15 bytes of it.
 const NAME_CHARS: usize = 64;
@@ -128,33 +129,44 @@ pub(crate) fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Returns the children of this process, cheaply where the kernel lists them.
-pub(crate) fn own_children() -> Vec<Member> {
-    listed_children().unwrap_or_else(|| {
-        let own = getpid().as_raw_pid();
-        all().iter().filter(|stat| stat.ppid == own).map(Stat::member).collect()
-    })
+/// Returns the children of a process, dead ones too.
+///
+/// Cheap where the kernel lists them, which it does unless it was built without that.
+pub(crate) fn children_of(parent: i32) -> Vec<Stat> {
+    let mut children = if lists_children() { listed_children(parent) } else { all() };
+    // A number on the list may have become somebody else's since.
+    children.retain(|stat| stat.ppid == parent);
+    children
 }
 
-fn listed_children() -> Option<Vec<Member>> {
+fn lists_children() -> bool {
+    static LISTS: OnceLock<bool> = OnceLock::new();
+    *LISTS.get_or_init(|| Path::new("/proc/thread-self/children").exists())
+}
+
+fn listed_children(parent: i32) -> Vec<Stat> {
+    let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read(thread.path().join("children")).ok());
     let mut children = Vec::new();
-    for thread in fs::read_dir("/proc/self/task").ok()?.flatten() {
-        let listed = fs::read_to_string(thread.path().join("children")).ok()?;
-        let pids = listed.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
-        children.extend(pids.filter_map(Member::of));
+    for list in lists {
+        let pids = list.split(|byte| *byte == b' ');
+        let pids = pids.filter_map(|pid| std::str::from_utf8(pid).ok()?.parse().ok());
+        children.extend(pids.filter_map(Stat::of));
     }
-    Some(children)
+    children
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::getpid;
+
     use super::*;
 
     #[test]
     fn a_name_with_spaces_and_parentheses_is_a_name() {
         let text =
             b"42 (a) R 1 (b) S 7 42 42 0 -1 4194304 1 2 3 4 50 60 7 8 20 0 1 0 1234 9 17 0\n";
-        let stat = Stat::parse(text).unwrap();
+        let stat = Stat::parse(text).expect("it is a stat");
         assert_eq!((stat.pid, stat.ppid, stat.pgid, stat.state), (42, 7, 42, b'S'));
         assert_eq!(stat.comm, "a) R 1 (b");
         assert_eq!((stat.cpu_ticks, stat.start_ticks, stat.rss_pages), (125, 1234, 17));
@@ -168,8 +180,22 @@ mod tests {
     }
 
     #[test]
+    fn children_are_listed() {
+        let mut child = std::process::Command::new("sleep").arg("880").spawn().expect("it starts");
+        let own = getpid().as_raw_pid();
+        let pids = |stats: Vec<Stat>| stats.iter().map(|stat| stat.pid).collect::<Vec<_>>();
+        let pid = i32::try_from(child.id()).expect("a pid is small");
+        assert!(pids(children_of(own)).contains(&pid));
+        assert!(pids(all()).contains(&pid));
+        assert_eq!(children_of(pid), []);
+        child.kill().expect("it can be killed");
+        child.wait().expect("it ends");
+        assert!(!pids(children_of(own)).contains(&pid));
+    }
+
+    #[test]
     fn a_process_of_another_start_is_not_signalled() {
-        let own = Member::of(getpid().as_raw_pid()).unwrap();
+        let own = Member::of(getpid().as_raw_pid()).expect("it lives");
         assert!(own.is_alive());
         let other = Member { start_ticks: own.start_ticks - 1, ..own };
         assert!(!other.is_alive());

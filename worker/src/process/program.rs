@@ -82,12 +82,14 @@ mod tests {
 
     #[test]
     fn what_is_no_program_is_named() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a folder");
         let cwd = folder.path();
-        std::fs::write(cwd.join("text"), "").unwrap();
-        std::fs::create_dir(cwd.join("folder")).unwrap();
+        std::fs::write(cwd.join("text"), "").expect("it can be written");
+        std::fs::create_dir(cwd.join("folder")).expect("it can be made");
         let resolve = |name: &str, path: &str| {
-            resolve_program(name.as_ref(), Some(path.as_ref()), cwd).unwrap_err().to_string()
+            resolve_program(name.as_ref(), Some(path.as_ref()), cwd)
+                .expect_err("it is none")
+                .to_string()
         };
 
         assert_eq!(resolve("none", "/bin"), "none was not found in PATH");
@@ -99,8 +101,8 @@ mod tests {
 
     #[test]
     fn a_program_further_down_the_path_beats_a_file_that_is_none() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("sh"), "").unwrap();
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("sh"), "").expect("it can be written");
         let path = format!("{}:/bin", folder.path().display());
         let sh = resolve_program("sh".as_ref(), Some(path.as_ref()), Path::new("/"));
         assert_eq!(sh, Ok(PathBuf::from("/bin/sh")));

@@ -63,22 +63,23 @@ impl Reader {
 
     /// Reads once through `scratch` and adds the lines that were completed to `chunks`.
     ///
-    /// Returns whether more may come.
+    /// Returns how many bytes it took, or `None` at the end of the stream.
     pub fn read(
         &mut self,
         scratch: &mut [u8],
         now: fn() -> Timestamp,
         chunks: &mut VecDeque<LogChunk>,
-    ) -> bool {
-        let Some(length) = descriptor::read(&self.fd, scratch) else { return true };
-        if length == 0 {
-            return false;
-        }
+    ) -> Option<usize> {
+        let length = match descriptor::read(&self.fd, scratch) {
+            None => return Some(0),
+            Some(0) => return None,
+            Some(length) => length,
+        };
         self.pace(length);
         let mut text = Vec::with_capacity(length + 64);
         let lines = self.lines.push(&scratch[..length], &mut text);
         split(now(), self.stream, lines, text, chunks);
-        true
+        Some(length)
     }
 
     /// Takes the end of the stream: what has no line end is a line, too.

@@ -9,7 +9,6 @@
 //! or alive, its number is nobody else's and its group can be signalled. A tree that is dropped
 //! is killed.
 
-use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +21,8 @@ use crate::process::sample::Usage;
 
 /// How often one delivery looks for processes that were born meanwhile.
 const WALKS_MAX: usize = 16;
+/// How often it is looked at whether a tree is empty before it counts as not.
+const LOOKS_MAX: usize = 100;
 /// How long a kill waits for the dead to be gone.
 const KILL_DEADLINE: Duration = Duration::from_secs(2);
 /// How long a kill waits before it looks again.
@@ -61,8 +62,23 @@ impl Tree {
     }
 
     /// Returns whether nobody lives.
+    ///
+    /// Whoever lives descends from a living child of this process, for orphans are handed to it:
+    /// it is enough to look at those. A child found dead may have left one behind just then, so
+    /// only a look that finds none counts, and only if the next one finds none either.
     pub fn is_empty(&self) -> bool {
-        self.living().is_empty()
+        let mut quiet = 0;
+        for _ in 0..LOOKS_MAX {
+            let children = self.children();
+            if children.iter().any(|stat| !stat.is_dead()) {
+                return false;
+            }
+            quiet = if children.is_empty() { quiet + 1 } else { 0 };
+            if quiet == 2 {
+                return true;
+            }
+        }
+        false
     }
 
     /// Returns what the tree uses.
@@ -89,9 +105,11 @@ impl Tree {
     pub async fn kill(&mut self) -> Vec<Member> {
         let deadline = Instant::now() + KILL_DEADLINE;
         loop {
-            let living = self.kill_round();
-            if living.is_empty() || Instant::now() >= deadline {
-                return living;
+            if self.kill_round() {
+                return Vec::new();
+            }
+            if Instant::now() >= deadline {
+                return self.members();
             }
             tokio::time::sleep(KILL_PAUSE).await;
         }
@@ -103,73 +121,85 @@ impl Tree {
         self.members()
     }
 
-    /// Stops everybody, so that nobody forks, then kills everybody. Returns who lives.
-    fn kill_round(&mut self) -> Vec<Member> {
+    /// Stops everybody, so that nobody forks, then kills everybody. Returns whether all are gone.
+    fn kill_round(&mut self) -> bool {
         if self.is_empty() {
-            return Vec::new();
+            return true;
         }
-        let killed = self.cgroup.as_ref().is_some_and(Cgroup::kill);
-        if !killed {
+        if self.cgroup.as_ref().is_some_and(Cgroup::kill) {
+            self.note(Signal::KILL);
+        } else {
             self.deliver(Signal::STOP);
         }
         self.deliver(Signal::KILL);
-        self.members()
+        self.is_empty()
     }
 
     /// Sends a signal to every process once, until a walk finds nobody new.
     fn deliver(&mut self, signal: Signal) {
-        if !self.has_sent(signal.as_raw()) {
-            self.sent.push(signal.as_raw());
-        }
+        self.note(signal);
         // The kernel signals a whole group at once: a fork cannot slip through.
         let group = Pid::from_raw(self.leader.pid)
             .is_some_and(|leader| kill_process_group(leader, signal).is_ok());
         let mut told: Vec<Member> = Vec::new();
         for _ in 0..WALKS_MAX {
-            let found = self.living();
-            let outside = found.iter().filter(|stat| !group || stat.pgid != self.leader.pid);
-            let new: Vec<Member> =
-                outside.map(Stat::member).filter(|member| !told.contains(member)).collect();
-            if new.is_empty() {
+            // Orphans first: to see only them takes so little time that even one that is about
+            // to fork and go is met.
+            let mut new = 0;
+            for found in [Self::children, Self::walk] {
+                let outside = |stat: &Stat| !group || stat.pgid != self.leader.pid;
+                for stat in found(self).iter().filter(|stat| outside(stat) && !stat.is_dead()) {
+                    let member = stat.member();
+                    if !told.contains(&member) {
+                        member.signal(signal);
+                        told.push(member);
+                        new += 1;
+                    }
+                }
+            }
+            if new == 0 {
                 return;
             }
-            for member in &new {
-                member.signal(signal);
-            }
-            told.extend(new);
         }
     }
 
-    /// Returns everybody who lives, and collects the dead that were handed to this process.
+    fn note(&mut self, signal: Signal) {
+        if !self.has_sent(signal.as_raw()) {
+            self.sent.push(signal.as_raw());
+        }
+    }
+
+    /// Returns everybody who lives.
     ///
-    /// A walk may pass a process just while its parent dies and miss it, so an empty tree is
-    /// looked at twice.
+    /// A walk may pass a process just while its parent dies and miss it; a tree that is not empty
+    /// is walked again if nobody was found.
     fn living(&self) -> Vec<Stat> {
         let found = self.walk();
-        if found.is_empty() { self.walk() } else { found }
+        if found.is_empty() && !self.is_empty() { self.walk() } else { found }
     }
 
+    /// Returns the children of this process in the tree, and collects those that are dead.
+    ///
+    /// The first process is among them while it lives.
+    fn children(&self) -> Vec<Stat> {
+        let mut children = procfs::children_of(getpid().as_raw_pid());
+        children.retain(|stat| !self.bystanders.contains(&stat.member()));
+        children.retain(|stat| !(stat.is_dead() && stat.pid == self.leader.pid));
+        for dead in children.iter().filter(|stat| stat.is_dead()) {
+            collect(dead.pid);
+        }
+        children
+    }
+
+    /// Walks down from this process to everybody who lives.
     fn walk(&self) -> Vec<Stat> {
-        let own = getpid().as_raw_pid();
-        let mut by_parent: BTreeMap<i32, Vec<Stat>> = BTreeMap::new();
-        let mut found = Vec::new();
-        for stat in procfs::all() {
-            by_parent.entry(stat.ppid).or_default().push(stat);
+        let mut found = self.children();
+        let mut next = 0;
+        while let Some(parent) = found.get(next) {
+            found.extend(procfs::children_of(parent.pid));
+            next += 1;
         }
-        let mut parents = vec![own];
-        while let Some(parent) = parents.pop() {
-            for stat in by_parent.remove(&parent).unwrap_or_default() {
-                if parent == own && self.bystanders.contains(&stat.member()) {
-                    continue;
-                }
-                parents.push(stat.pid);
-                if !stat.is_dead() {
-                    found.push(stat);
-                } else if parent == own && stat.pid != self.leader.pid {
-                    collect(stat.pid);
-                }
-            }
-        }
+        found.retain(|stat| !stat.is_dead());
         found
     }
 }
@@ -178,7 +208,7 @@ impl Drop for Tree {
     fn drop(&mut self) {
         if !self.left {
             for _ in 0..DROP_ROUNDS {
-                if self.kill_round().is_empty() {
+                if self.kill_round() {
                     break;
                 }
                 thread::sleep(KILL_PAUSE);
