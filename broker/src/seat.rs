@@ -5,6 +5,8 @@
 //! one before left behind. Never decides by a timeout, never takes a living broker's name away,
 //! never unlinks a lock file, never follows a link to one.
 
+pub mod process;
+
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;

@@ -263,11 +263,6 @@ fn read_small(path: &Path) -> Option<Vec<u8>> {
     (!bytes.is_empty()).then_some(bytes)
 }
 
-/// Reads what `/proc` says of a process; `None` when there is none of that number.
-pub fn process_stat(pid: u32) -> Option<ProcessStat> {
-    ProcessStat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
-}
-
 /// Returns this process's identity.
 ///
 /// # Errors

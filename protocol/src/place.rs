@@ -72,6 +72,16 @@ pub struct ProcessStat {
 }
 
 impl ProcessStat {
+    /// Returns whether it has ended, reaped or not.
+    pub fn is_dead(self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+
+    /// Returns whether a signal or a debugger has stopped it.
+    pub fn is_stopped(self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+
     /// Reads the content of `/proc/<pid>/stat`; `None` if it is none.
     ///
     /// The second field is the process's name in parentheses and may hold anything, blanks and

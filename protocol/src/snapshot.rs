@@ -277,7 +277,8 @@ pub struct Snapshot {
     /// From started to finished, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// The input as it was stored.
+    /// The input as it was stored; lists leave it out.
+    #[serde(default)]
     pub input: Value,
     /// What it returned.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -117,8 +117,12 @@ impl Checkout {
             args.extend(["--limit".to_owned(), format!("{name}={value}")]);
         }
         let before = self.lease().map(|lease| lease.instance);
-        let broker = self.spawn(args);
+        let mut broker = self.spawn(args);
         until("the broker's lease", || {
+            if !broker.is_running() {
+                let said: Vec<String> = broker.stderr.iter().collect();
+                panic!("the broker ended: {}", said.concat());
+            }
             self.lease().filter(|lease| Some(&lease.instance) != before.as_ref())
         });
         broker

@@ -24,17 +24,19 @@ impl Clock {
     }
 
     /// Reads both clocks.
-    #[allow(clippy::disallowed_methods, reason = "this is where the clock is read")]
     pub fn now(&self) -> Now {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Now {
-            mono: self.start.elapsed(),
-            wall: Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX)),
-        }
+        Now { mono: self.start.elapsed(), wall: wall() }
     }
 
     /// Returns the instant of a monotonic reading, for timers.
     pub fn instant(&self, mono: Duration) -> Instant {
         self.start + mono
     }
+}
+
+/// Reads the wall clock.
+#[allow(clippy::disallowed_methods, reason = "this is where the clock is read")]
+pub fn wall() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }

@@ -88,6 +88,8 @@ pub enum Notice {
     Alone,
     /// The broker stopped answering; work goes on.
     Quiet,
+    /// The broker does not take this execution.
+    Unwatched,
     /// A broker has taken the execution up again.
     Reattached,
 }
@@ -100,6 +102,9 @@ impl Notice {
                 "no broker serves this checkout, so this execution is visible to this process only"
             }
             Self::Quiet => "the broker stopped answering; the work goes on and is reported later",
+            Self::Unwatched => {
+                "the broker takes no further execution; this one runs on without being watched"
+            }
             Self::Reattached => "re-attached to the broker",
         }
     }
@@ -150,6 +155,8 @@ pub struct Session {
     peer: Peer,
     fenced: Option<Ended>,
     late: Late,
+    /// How it failed after it had been taken away.
+    own_error: Option<Fault>,
     said: Said,
 }
 
@@ -182,6 +189,8 @@ struct Peer {
     handle: Handle,
     /// Until when the first broker may answer before the session goes on by itself.
     answer_by: Option<Duration>,
+    /// Whether it let that time pass.
+    unanswered: bool,
     /// The last position that was sent on this connection.
     sent: Seq,
     acked: Seq,
@@ -212,8 +221,8 @@ enum Standing {
     Granted,
     /// The broker has closed the book on it.
     Fenced,
-    /// This broker's history contradicts ours; nothing more is said to it.
-    Refused,
+    /// Nothing more is said about it on this connection.
+    Closed,
 }
 
 /// The report of a worker whose execution was ended without it.
@@ -229,6 +238,7 @@ struct Late {
 struct Said {
     alone: bool,
     quiet: bool,
+    unwatched: bool,
     reattached: bool,
 }
 
@@ -258,6 +268,7 @@ impl Session {
             peer: Peer::new(),
             fenced: None,
             late: Late::default(),
+            own_error: None,
             said: Said::default(),
         }
     }
@@ -333,6 +344,9 @@ impl Session {
         let outcome = (kind.moves_to().unwrap_or_default(), kind.summary());
         if self.fenced.is_some() {
             self.finished_at.get_or_insert(now.mono);
+            if let Kind::Failed { error, .. } = &kind {
+                self.own_error = Some(error.clone());
+            }
             let stamped = Stamped { at: now.wall, kind };
             self.local.push_back(Local { seq: None, entry: Entry::Event(stamped) });
             self.late(outcome);
@@ -370,7 +384,7 @@ impl Session {
             self.tree = None;
         }
         self.released = Some(survivors);
-        if self.peer.standing == Standing::Granted {
+        if matches!(self.peer.standing, Standing::Granted | Standing::Fenced) {
             self.say_released();
         }
     }
@@ -379,6 +393,7 @@ impl Session {
     pub fn handle_timeout(&mut self, now: Now) {
         self.now = now;
         if self.peer.answer_by.is_some_and(|by| by <= now.mono) {
+            self.peer.unanswered = true;
             self.notice(Notice::Quiet);
             self.begin_alone();
         }
@@ -451,6 +466,21 @@ impl Session {
     /// Returns the fold of everything that was numbered here.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    /// Returns the state; after a fence still as this worker sees it.
+    pub fn state(&self) -> State {
+        self.late.outcome.as_ref().map_or(self.snapshot.state, |(state, _)| *state)
+    }
+
+    /// Returns why it failed, as this worker sees it.
+    pub fn error(&self) -> Option<Fault> {
+        self.own_error.clone().or_else(|| self.snapshot.error.clone())
+    }
+
+    /// Returns the right that a broker has granted, if one has.
+    pub fn fence(&self) -> Option<Fence> {
+        self.peer.fence
     }
 
     /// Returns the last position that was given out.
@@ -553,6 +583,7 @@ impl Session {
         let said = match notice {
             Notice::Alone => &mut self.said.alone,
             Notice::Quiet => &mut self.said.quiet,
+            Notice::Unwatched => &mut self.said.unwatched,
             Notice::Reattached => &mut self.said.reattached,
         };
         if !std::mem::replace(said, true) {

@@ -158,10 +158,10 @@ fn the_environment_says_where_things_lie() {
 #[test]
 fn the_identity_is_that_of_this_process() {
     let identity = identity().unwrap();
-    let stat = process_stat(identity.pid).unwrap();
+    let stat = seat::process::look(identity.pid).unwrap();
     assert_eq!(stat.start_ticks, identity.start_ticks);
     assert!(stat.start_ticks > 0 && identity.boot_id.len() == 36 && identity.host_id.len() == 16);
-    assert_eq!(process_stat(u32::MAX), None);
+    assert_eq!(seat::process::look(u32::MAX), None);
 }
 
 #[test]

@@ -474,8 +474,7 @@ fn an_error_holds_nothing_that_a_terminal_acts_on() {
         let shown = error.to_string();
         assert!(!shown.contains(['\u{202e}', '\u{2066}', '\u{1b}', '\u{200b}']), "{shown}");
     }
-    let far =
-        format!("{}command = {}\n", "[capability.a]\n", format!("[{}, 1]", "\"é\",".repeat(200)));
+    let far = format!("{}command = [{}, 1]\n", "[capability.a]\n", "\"é\",".repeat(200));
     let error = parse(&far, FILE).unwrap_err().remove(0).to_string();
     assert!(error.lines().all(|line| line.chars().count() < 140), "{error}");
 }

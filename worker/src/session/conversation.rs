@@ -23,6 +23,7 @@ impl Peer {
             fence: None,
             handle: Handle(0),
             answer_by: None,
+            unanswered: false,
             sent: Seq::NONE,
             acked: Seq::NONE,
             acked_offset: 0,
@@ -100,7 +101,7 @@ impl Session {
     /// Takes a frame from the broker.
     pub fn handle_message(&mut self, message: FromBroker, now: Now) {
         self.now = now;
-        if matches!(self.peer.standing, Standing::Offline | Standing::Refused) {
+        if matches!(self.peer.standing, Standing::Offline | Standing::Closed) {
             return;
         }
         match message {
@@ -154,6 +155,7 @@ impl Session {
         if attached.execution == self.id && self.peer.standing == Standing::Offered {
             self.peer.standing = Standing::Waiting;
             self.peer.answer_by = None;
+            self.peer.unanswered = false;
         }
     }
 
@@ -177,6 +179,7 @@ impl Session {
         let peer = &mut self.peer;
         peer.standing = Standing::Granted;
         peer.answer_by = None;
+        peer.unanswered = false;
         (peer.handle, peer.fence) = (handle, Some(fence));
         peer.acked = Seq(next.0 - 1);
         peer.rewind(peer.acked);
@@ -292,14 +295,22 @@ impl Session {
         if fenced.execution != self.id {
             return;
         }
-        self.peer.standing = Standing::Fenced;
         self.peer.answer_by = None;
         self.peer.quiet_since = None;
         self.peer.rewind(self.peer.sent);
-        if self.fenced.is_none() && self.is_own_end(&fenced) {
+        if self.fenced.is_none() && self.is_our_end(&fenced) {
+            // The end was stored; only the word of it was lost.
+            self.peer.standing = Standing::Closed;
             self.peer.acked = self.last;
             return;
         }
+        if !fenced.state.is_final() && self.peer.fence.is_none() {
+            self.peer.standing = Standing::Closed;
+            self.notice(Notice::Unwatched);
+            self.begin_alone();
+            return;
+        }
+        self.peer.standing = Standing::Fenced;
         if self.fenced.is_none() {
             self.late.events = self.last.0 - self.peer.acked.0.min(self.last.0);
             let ended = Ended { state: fenced.state, last: fenced.last, error: fenced.error };
@@ -309,17 +320,17 @@ impl Session {
                 self.late.outcome = Some((self.snapshot.state, self.last_words()));
             }
         }
+        self.say_released();
         self.say_late();
     }
 
-    /// Returns whether a broker says no more than that it has all of this: an acknowledgement of
-    /// the end that was lost with its connection.
-    fn is_own_end(&self, fenced: &Fenced) -> bool {
+    /// Returns whether the broker has stored our own final event.
+    fn is_our_end(&self, fenced: &Fenced) -> bool {
+        let ours = &self.snapshot;
         self.finished_at.is_some()
-            && self.peer.fence.is_some()
-            && fenced.state == self.snapshot.state
             && fenced.last == self.last
-            && fenced.error == self.snapshot.error
+            && fenced.state == ours.state
+            && (ours.state != State::Failed || fenced.error == ours.error)
     }
 
     /// Reports how the work really ended after the execution was taken away.
@@ -357,7 +368,7 @@ impl Session {
 
     fn refuse_peer(&mut self, reason: String) {
         self.break_off(reason);
-        self.peer.standing = Standing::Refused;
+        self.peer.standing = Standing::Closed;
         self.begin_alone();
     }
 
@@ -383,7 +394,7 @@ impl Session {
         let now = self.now.mono;
         if self.peer.heartbeat_at.is_some_and(|at| at <= now) {
             self.peer.heartbeat_at = Some(now + self.limits.heartbeat);
-            if !matches!(self.peer.standing, Standing::Greeting | Standing::Refused) {
+            if !matches!(self.peer.standing, Standing::Greeting | Standing::Closed) {
                 let active = vec![self.id];
                 self.send(peer::kind::HEARTBEAT, &Heartbeat { active });
             }
@@ -422,7 +433,8 @@ impl Session {
     pub(super) fn patience_until(&self) -> Option<Duration> {
         let finished = self.finished_at?;
         match self.peer.standing {
-            Standing::Refused => None,
+            Standing::Closed => None,
+            Standing::Greeting | Standing::Offered if self.peer.unanswered => None,
             Standing::Offline => self.peer.disconnected_at.map(|at| at + PATIENCE),
             Standing::Greeting | Standing::Offered | Standing::Waiting | Standing::Fenced => {
                 Some(finished + PATIENCE)

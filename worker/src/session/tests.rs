@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use bytes::BytesMut;
 use proptest::prelude::*;
 use reeve_protocol::capability::{CapabilityKind, Effect as Changes, OnWorkerLoss};
@@ -472,6 +474,32 @@ fn a_fenced_worker_counts_on_and_reports_late() {
     assert_eq!((late.state, late.unsent_events), (State::Succeeded, 10));
     assert_eq!(late.fence, world.broker.fence);
     assert!(matches!(world.session.reported(), Reported::Fenced(ended) if ended.last == Seq(4)));
+}
+
+#[test]
+fn an_end_whose_acknowledgement_was_lost_is_reported() {
+    let mut world = World::attached();
+    world.finish(completed());
+    world.deliver(usize::MAX);
+    world.cut();
+    world.broker.hold_grant = true;
+    world.connect();
+    let fenced = Fenced { execution: id(), state: State::Succeeded, last: Seq(4), error: None };
+    world.say(FromBroker::Fenced(fenced));
+    assert!(world.session.is_done());
+    assert_eq!(world.session.reported(), Reported::ToBroker);
+}
+
+#[test]
+fn a_broker_without_room_lets_the_work_go_on() {
+    let mut world = World::new(Limits::default(), true);
+    world.broker.hold_grant = true;
+    world.connect();
+    let fenced = Fenced { execution: id(), state: State::Queued, last: Seq::NONE, error: None };
+    world.say(FromBroker::Fenced(fenced));
+    assert_eq!(world.others, [Effect::Notice(Notice::Unwatched), Effect::Begin]);
+    world.finish(Kind::Cancelled { receipt: None });
+    assert!(world.session.is_done());
 }
 
 #[test]
