@@ -77,7 +77,11 @@ impl Plane {
         let process = self.workers[&worker].process.clone();
         let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
         let state = execution.snapshot.state;
-        let stale = attach.fence.is_some_and(|fence| fence < execution.fence);
+        let same = execution.process.as_ref().is_some_and(|known| {
+            known.pid == process.pid && known.start_ticks == process.start_ticks
+        });
+        // A grant may have been lost with its connection: the same process is told once more.
+        let stale = !same && attach.fence.is_some_and(|fence| fence < execution.fence);
         if state.is_final() || stale {
             let (last, error) = (execution.last, execution.snapshot.error.clone());
             return self.fence_off(worker, &attach, state, last, error);
@@ -88,9 +92,6 @@ impl Plane {
             let last = execution.last;
             return self.fence_off(worker, &attach, State::Failed, last, Some(fault));
         }
-        let same = execution.process.as_ref().is_some_and(|known| {
-            known.pid == process.pid && known.start_ticks == process.start_ticks
-        });
         if !launching && !same {
             let fault = Fault::new(Code::Forbidden, "another process runs this execution");
             let last = execution.last;
