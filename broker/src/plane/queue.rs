@@ -20,8 +20,14 @@ impl Plane {
         self.grant_waiting(now);
     }
 
+    /// Takes an execution out of the queue: it waits for nothing any more.
     pub(super) fn dequeue(&mut self, handle: Handle) {
         self.queue.retain(|waiting| *waiting != handle);
+        let execution = self.executions.get_mut(&handle).expect("the queue names executions");
+        if execution.snapshot.overlay.waiting_on.is_some() {
+            execution.overlay(|overlay| overlay.waiting_on = None);
+            self.pending.touched.insert(handle);
+        }
     }
 
     /// Lets everybody begin who may, and tells the others what they wait for.
