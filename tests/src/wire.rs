@@ -153,6 +153,12 @@ impl Wire {
         self.batch(&batch);
     }
 
+    /// Returns another end of the same connection, for a thread that only reads.
+    pub fn split(&self) -> Self {
+        let stream = self.stream.try_clone().expect("a socket can be shared");
+        Self { stream, buffer: self.buffer.clone(), next_request: self.next_request }
+    }
+
     /// Returns the socket itself.
     pub fn stream(&self) -> &UnixStream {
         &self.stream

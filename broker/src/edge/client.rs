@@ -196,7 +196,7 @@ impl Client {
     async fn answer(&self, op: Op) -> Result<Value, Fault> {
         match op {
             Op::List { state, capability, limit, before } => {
-                self.broker.list(&ListQuery { state, capability, limit, before })
+                self.broker.list(&ListQuery { state, capability, limit, before }).await
             }
             Op::Get { id } => self.broker.get(id),
             Op::Events { id, after, limit } => self.broker.events(id, after, limit).await,

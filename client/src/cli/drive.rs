@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::OsString;
+use std::io::IsTerminal;
 
 use reeve_worker::drive::{self, Call, Hooks, Outcome, ProcessCall};
 use reeve_worker::process::{OutputMode, StdinSource};
@@ -47,7 +48,10 @@ fn worker_call(call: &PlannedCall) -> Result<Call, Failure> {
             serde_json::to_vec(value)
                 .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?,
         ),
-        None if call.all_env && !call.process.pty => StdinSource::Inherit,
+        // What is typed at a terminal goes to the group in front of it, and the child leads its own.
+        None if call.all_env && !call.process.pty && !std::io::stdin().is_terminal() => {
+            StdinSource::Inherit
+        }
         None => StdinSource::Null,
     };
     let (rows, cols) = PTY_SIZE;

@@ -3,6 +3,7 @@
 mod cancel;
 mod events;
 mod list;
+mod protocol;
 mod show;
 mod watch;
 
@@ -23,6 +24,8 @@ pub(super) enum ExecutionsCommand {
     Events(events::EventsArgs),
     /// Ask an execution to stop
     Cancel(cancel::CancelArgs),
+    /// Show the contract of the streams and the limits in force
+    Protocol(protocol::ProtocolArgs),
     /// Follow executions as they go on
     Watch(watch::WatchArgs),
 }
@@ -33,6 +36,7 @@ pub(super) fn run(ui: &mut Ui, here: &Here, command: ExecutionsCommand) -> Resul
         ExecutionsCommand::Show(args) => show::run(ui, here, args),
         ExecutionsCommand::Events(args) => events::run(ui, here, args),
         ExecutionsCommand::Cancel(args) => cancel::run(ui, here, args),
+        ExecutionsCommand::Protocol(args) => protocol::run(ui, here, args),
         ExecutionsCommand::Watch(args) => watch::run(ui, here, args),
     }
 }

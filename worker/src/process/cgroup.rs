@@ -51,6 +51,12 @@ impl Cgroup {
         fs::write(self.path.join("cgroup.kill"), "1").is_ok()
     }
 
+    /// Returns whether a process in the group lives.
+    pub fn is_populated(&self) -> bool {
+        fs::read_to_string(self.path.join("cgroup.events"))
+            .is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
+    }
+
     /// Returns whether a process in the group was killed for want of memory.
     ///
     /// Only known where the memory controller was handed down to the group.

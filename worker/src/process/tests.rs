@@ -247,6 +247,8 @@ async fn who_forks_all_the_time_is_gone_after_a_kill() {
         for _ in 0..20 {
             assert!(running.tree().is_empty());
         }
+        let cgroup = running.tree().cgroup();
+        assert!(!cgroup.is_some_and(super::cgroup::Cgroup::is_populated));
         while next(&mut running).await.is_some() {}
     }
 }

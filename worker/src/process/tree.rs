@@ -67,6 +67,9 @@ impl Tree {
     /// it is enough to look at those. A child found dead may have left one behind just then, so
     /// only a look that finds none counts, and only if the next one finds none either.
     pub fn is_empty(&self) -> bool {
+        if self.cgroup.as_ref().is_some_and(Cgroup::is_populated) {
+            return false;
+        }
         let mut quiet = 0;
         for _ in 0..LOOKS_MAX {
             let children = self.children();
