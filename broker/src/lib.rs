@@ -19,4 +19,4 @@ pub mod store;
 mod switchboard;
 
 pub use crate::machine::Orphans;
-pub use crate::serve::{Options, ServeError, serve};
+pub use crate::serve::{Load, Options, ServeError, serve};

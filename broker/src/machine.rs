@@ -1,6 +1,7 @@
 //! The machine: what the broker sees and does of processes. Performs what the plane asks for.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use actix::Addr;
@@ -10,10 +11,13 @@ use reeve_protocol::place::ProcessStat;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
 
 use crate::actor::{BrokerActor, Post};
 use crate::plane::{Input, Seen, Sweep, WorkerId};
 
+/// How long after a process's end what it had written is read.
+const SOCKET_FIRST: Duration = Duration::from_millis(20);
 /// How often a lost execution's tree is looked at.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// How often it is looked at while its worker may still live.
@@ -34,7 +38,14 @@ pub trait Orphans: Send + Sync {
 pub struct Machine {
     orphans: Arc<dyn Orphans>,
     addr: Arc<OnceLock<Addr<BrokerActor>>>,
-    watched: Arc<std::sync::Mutex<std::collections::HashMap<WorkerId, (u32, u64)>>>,
+    watched: Arc<Mutex<HashMap<WorkerId, Watched>>>,
+}
+
+/// A worker's process that is watched.
+struct Watched {
+    pid: u32,
+    start_ticks: u64,
+    task: JoinHandle<()>,
 }
 
 impl Machine {
@@ -50,24 +61,34 @@ impl Machine {
 
     /// Watches a worker's process from now on; the end of it is told within milliseconds.
     pub fn watch(&self, worker: WorkerId, pid: u32, start_ticks: u64) {
-        self.watched().insert(worker, (pid, start_ticks));
         let machine = self.clone();
-        actix::spawn(async move {
+        let task = actix::spawn(async move {
             machine.until_gone(pid, start_ticks).await;
             // What it had written before is read first: its socket ends with it.
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(SOCKET_FIRST).await;
+            machine.watched().remove(&worker);
             machine.post(Input::Looked { worker, seen: Seen::Gone }).await;
         });
+        self.watched().insert(worker, Watched { pid, start_ticks, task });
     }
 
-    /// Watches a worker's process no longer.
-    pub fn unwatch(&self, worker: WorkerId) {
-        self.watched().remove(&worker);
+    /// Watches a worker's process no longer than `after` from now.
+    ///
+    /// Until then its end still tells at once what its closed connection alone would not.
+    pub fn unwatch(&self, worker: WorkerId, after: Duration) {
+        let machine = self.clone();
+        actix::spawn(async move {
+            tokio::time::sleep(after).await;
+            if let Some(watched) = machine.watched().remove(&worker) {
+                watched.task.abort();
+            }
+        });
     }
 
     /// Looks at a worker's process now.
     pub fn look(&self, worker: WorkerId) {
-        let Some((pid, start_ticks)) = self.watched().get(&worker).copied() else { return };
+        let process = self.watched().get(&worker).map(|it| (it.pid, it.start_ticks));
+        let Some((pid, start_ticks)) = process else { return };
         let machine = self.clone();
         actix::spawn(async move {
             let seen = see(pid, start_ticks);
@@ -157,10 +178,8 @@ impl Machine {
         }
     }
 
-    fn watched(
-        &self,
-    ) -> std::sync::MutexGuard<'_, std::collections::HashMap<WorkerId, (u32, u64)>> {
-        self.watched.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn watched(&self) -> MutexGuard<'_, HashMap<WorkerId, Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

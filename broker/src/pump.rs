@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use reeve_protocol::frame;
 use reeve_protocol::peer::kind;
 use reeve_protocol::stream::{End, Followed, Gap, GapReason, Joined, OverlayChanged, Subbed};
-use reeve_protocol::{Handle, Seq};
+use reeve_protocol::{ExecutionId, Handle, Seq};
 
 use crate::plane::Shown;
 use crate::store::{Item, Page};
@@ -45,11 +45,13 @@ pub struct Wanted {
 
 impl Pump {
     /// Takes a subscription that the plane answered, and writes the answer and its first gaps.
+    ///
+    /// `foreign` names the executions whose cursor is the reader's own, of another epoch.
     pub fn subscribe(
         &mut self,
         subbed: &Subbed,
         all: Option<Handle>,
-        epoch_differs: bool,
+        foreign: &[ExecutionId],
         out: &mut BytesMut,
     ) {
         frame::put_message(out, kind::SUBBED, subbed);
@@ -57,7 +59,7 @@ impl Pump {
             self.horizon = all;
         }
         for followed in &subbed.executions {
-            let at = self.start(followed, epoch_differs, out);
+            let at = self.start(followed, foreign.contains(&followed.execution), out);
             self.cursors.insert(
                 followed.handle,
                 Cursor { at, overlay: 0, ended: false, known: (followed.last, followed.state) },
@@ -67,9 +69,9 @@ impl Pump {
     }
 
     /// Returns where a reader begins; a cursor that cannot be is answered by a gap.
-    fn start(&self, followed: &Followed, epoch_differs: bool, out: &mut BytesMut) -> Seq {
+    fn start(&self, followed: &Followed, is_foreign: bool, out: &mut BytesMut) -> Seq {
         let Followed { handle, after, last, .. } = *followed;
-        let (from, resume_after, reason) = if epoch_differs && after > Seq::NONE {
+        let (from, resume_after, reason) = if is_foreign && after > Seq::NONE {
             (Seq(1), Seq::NONE, GapReason::Epoch)
         } else if after > last {
             (last.next(), last, GapReason::Ahead)
@@ -158,16 +160,18 @@ impl Pump {
                     frame::put(out, kind::BATCH, batch.bytes());
                     cursor.at = batch.last();
                 }
+                Item::Gap { from, .. } if *from > visible => break,
                 Item::Gap { from, to, reason } => {
+                    let to = visible.min(*to);
                     let gap = Gap {
                         handle: wanted.handle,
                         from: *from,
-                        to: *to,
+                        to,
                         reason: *reason,
-                        resume_after: *to,
+                        resume_after: to,
                     };
                     frame::put_message(out, kind::GAP, &gap);
-                    cursor.at = *to;
+                    cursor.at = to;
                 }
             }
         }

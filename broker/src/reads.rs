@@ -44,7 +44,7 @@ impl Broker {
     /// # Errors
     ///
     /// `invalid_request` for a limit of zero, `not_found` for an unknown place to go on from.
-    pub fn list(&self, query: &ListQuery) -> Result<Value, Fault> {
+    pub async fn list(&self, query: &ListQuery) -> Result<Value, Fault> {
         let limit = limit(query.limit, self.limits.max_list)?;
         let before = match query.before {
             None => None,
@@ -59,7 +59,8 @@ impl Broker {
                 query.capability.as_ref().is_none_or(|id| shown.snapshot.capability == *id)
             })
             .collect();
-        let page: Vec<Value> = matching.iter().take(limit).map(|shown| summary(shown)).collect();
+        let shown: Vec<Shown> = matching.iter().take(limit).map(|shown| (*shown).clone()).collect();
+        let page = summaries(shown).await;
         let gauges = self.board.gauges();
         let mut answer = json!({
             "count": page.len(),
@@ -206,6 +207,12 @@ fn unknown_capability(id: &CapabilityId) -> Fault {
     )
     .at(reeve_protocol::fault::Stage::Resolve)
     .hint("see `reeve capabilities list`")
+}
+
+/// Makes the entries of a list; a long one on a thread of its own, so that the plane goes on.
+async fn summaries(shown: Vec<Shown>) -> Vec<Value> {
+    let make = move || shown.iter().map(summary).collect();
+    tokio::task::spawn_blocking(make).await.expect("a summary is made of what is shown")
 }
 
 /// What a list shows of an execution: everything but what can be large.

@@ -29,6 +29,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long readers have to take their goodbye.
 const FAREWELL: Duration = Duration::from_millis(100);
 
+/// Reads a manifest. Takes as long as it takes: it runs on a thread of its own.
+pub type Load = Arc<dyn Fn() -> Loaded + Send + Sync>;
+
 /// What a broker is started with.
 pub struct Options {
     /// The checkout, and where its files lie.
@@ -38,7 +41,7 @@ pub struct Options {
     /// The bounds, manifest and command line already taken together.
     pub limits: Limits,
     /// Reads the manifest; called again whenever its file changes.
-    pub load: Box<dyn Fn() -> Loaded + Send + Sync>,
+    pub load: Load,
     /// Finds and ends what lost executions leave behind.
     pub orphans: Arc<dyn Orphans>,
     /// Leave when nothing ran, waited or watched for so long.
@@ -128,7 +131,7 @@ async fn run(
         stop: Arc::new(Notify::new()),
         end: Arc::new(Notify::new()),
     };
-    broker.declare((options.load)());
+    broker.declare(load(&options.load).await);
     let open = Arc::new(AtomicUsize::new(0));
     let mut accepting =
         actix::spawn(local::accept(listener, broker.clone(), machine.clone(), Arc::clone(&open)));
@@ -140,7 +143,7 @@ async fn run(
         tokio::select! {
             () = signals.next() => break,
             () = broker.end.notified() => break,
-            () = changed.notified() => broker.declare((options.load)()),
+            () = changed.notified() => broker.declare(load(&options.load).await),
             () = tokio::time::sleep(TICK) => {
                 if !seat.socket_is_ours() {
                     tracing::warn!("the socket's file is gone; it is bound again");
@@ -170,6 +173,15 @@ async fn run(
     tokio::time::sleep(FAREWELL).await;
     seat.leave();
     Ok(())
+}
+
+/// Reads the manifest without holding up the plane.
+async fn load(load: &Load) -> Loaded {
+    let load = Arc::clone(load);
+    tokio::task::spawn_blocking(move || load()).await.unwrap_or_else(|error| Loaded {
+        problems: vec![format!("the manifest could not be read: {error}")],
+        ..Loaded::default()
+    })
 }
 
 /// The signals that end a broker in order.

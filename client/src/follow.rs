@@ -194,12 +194,13 @@ impl Follower {
     }
 
     fn on_subbed(&mut self, subbed: Subbed) -> Result<(), BadFrame> {
-        if self.epoch.as_ref().is_some_and(|epoch| *epoch != subbed.epoch) {
+        let other = self.epoch.as_ref().is_some_and(|epoch| *epoch != subbed.epoch);
+        if other {
             self.forget_history();
         }
         self.epoch = Some(subbed.epoch);
         for followed in subbed.executions {
-            self.join(followed);
+            self.join(followed, other);
         }
         for id in subbed.unknown {
             if let Some(cursor) = self.cursors.get_mut(&id) {
@@ -211,7 +212,7 @@ impl Follower {
     }
 
     fn on_joined(&mut self, joined: Joined) -> Result<(), BadFrame> {
-        self.join(joined.followed);
+        self.join(joined.followed, false);
         Ok(())
     }
 
@@ -227,12 +228,18 @@ impl Follower {
         }
     }
 
-    fn join(&mut self, followed: Followed) {
+    /// Takes that an execution is followed, from a cursor that may be about to be taken back.
+    fn join(&mut self, followed: Followed, other_epoch: bool) {
         let id = followed.execution;
         self.handles.insert(followed.handle, id);
         self.again.remove(&id);
         let held = self.cursors.get(&id).cloned();
         let held = held.or_else(|| self.ended.get(&id).map(|last| Cursor::after(*last)));
+        // A cursor of another epoch, or beyond the end, is repeated and then taken back by a gap.
+        let after = match &held {
+            Some(held) if other_epoch => held.last,
+            Some(_) | None => followed.after.min(followed.last),
+        };
         let mut cursor = held.unwrap_or_else(|| Cursor::after(followed.after));
         cursor.wire = followed.after;
         cursor.live = true;
@@ -241,15 +248,15 @@ impl Follower {
                 id,
                 capability: followed.capability,
                 state: followed.state,
-                after: followed.after,
+                after,
                 last: followed.last,
             });
         }
         cursor.joined = true;
-        if followed.after > cursor.last {
-            let (from, to) = (cursor.last.next(), followed.after);
+        if after > cursor.last {
+            let (from, to) = (cursor.last.next(), after);
             self.offers.push_back(Offer::Gap { id, from, to, reason: GapReason::Retention });
-            cursor.last = followed.after;
+            cursor.last = after;
         }
         self.cursors.insert(id, cursor);
     }

@@ -15,8 +15,11 @@ use reeve_tests::{Checkout, Running};
 
 /// A broker to talk to, and where.
 pub struct Served {
+    /// The checkout.
     pub checkout: Checkout,
+    /// Its broker.
     pub broker: Running,
+    /// Where it listens.
     pub socket: PathBuf,
 }
 

@@ -168,7 +168,9 @@ impl Client {
         match reply {
             Ok(Reply::Subbed { subbed, horizon }) => {
                 let all = sub.all.then_some(horizon);
-                self.pump.subscribe(&subbed, all, differs, &mut self.out);
+                let foreign: Vec<_> =
+                    sub.executions.iter().filter(|_| differs).map(|from| from.execution).collect();
+                self.pump.subscribe(&subbed, all, &foreign, &mut self.out);
             }
             Ok(Reply::Started(_) | Reply::Cancelled { .. } | Reply::Refused(_)) => {
                 unreachable!("a subscription is answered as one")
@@ -194,7 +196,7 @@ impl Client {
     async fn answer(&self, op: Op) -> Result<Value, Fault> {
         match op {
             Op::List { state, capability, limit, before } => {
-                self.broker.list(&ListQuery { state, capability, limit, before })
+                self.broker.list(&ListQuery { state, capability, limit, before }).await
             }
             Op::Get { id } => self.broker.get(id),
             Op::Events { id, after, limit } => self.broker.events(id, after, limit).await,

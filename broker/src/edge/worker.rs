@@ -1,5 +1,7 @@
 //! A worker's connection: one message to the actor per read, and a queue of its own out.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use reeve_protocol::Batch;
 use reeve_protocol::frame::{self, BadFrame};
@@ -29,8 +31,9 @@ pub(super) async fn serve(
     machine.watch(worker, hello.pid, hello.start_ticks);
     broker.post(Input::WorkerJoined { worker, process }).await;
     let mut writing = actix::spawn(write(writer, outbox));
+    let mut attached = false;
     let reason = tokio::select! {
-        reason = read(&mut reader, &broker, worker) => reason,
+        reason = read(&mut reader, &broker, worker, &mut attached) => reason,
         _ = &mut writing => None,
     };
     if let Some(reason) = reason {
@@ -39,11 +42,18 @@ pub(super) async fn serve(
     }
     broker.switchboard.worker_left(worker);
     broker.post(Input::Closed { worker }).await;
-    machine.unwatch(worker);
+    machine.unwatch(worker, if attached { broker.limits.reattach } else { Duration::ZERO });
 }
 
 /// Reads until the end; returns why the connection is to be closed, if it is our doing.
-async fn read(reader: &mut Reader, broker: &Broker, worker: WorkerId) -> Option<String> {
+///
+/// `attached` becomes true once the worker has brought an execution.
+async fn read(
+    reader: &mut Reader,
+    broker: &Broker,
+    worker: WorkerId,
+    attached: &mut bool,
+) -> Option<String> {
     loop {
         let frames = match reader.frames().await {
             Ok(frames) if frames.is_empty() => return None,
@@ -62,6 +72,7 @@ async fn read(reader: &mut Reader, broker: &Broker, worker: WorkerId) -> Option<
                 }
             }
         }
+        *attached |= decoded.iter().any(|frame| matches!(frame, WorkerFrame::Attach(_)));
         // What came before the bad frame was good and counts.
         if !decoded.is_empty() {
             broker.post(Input::Frames { worker, frames: decoded }).await;

@@ -48,6 +48,8 @@ pub(super) struct Execution {
     pub shown: Option<Shown>,
     pub fence: Fence,
     pub writer: Writer,
+    /// Whether it was ever handed to a worker: from then on its work may have begun.
+    pub granted: bool,
     /// The connection of its worker; stays while that worker may come back.
     pub worker: Option<WorkerId>,
     pub process: Option<WorkerProcess>,
@@ -85,6 +87,7 @@ impl Execution {
             shown: None,
             fence: NO_FENCE,
             writer: Writer::Broker,
+            granted: false,
             worker: None,
             process: None,
             tree: None,
@@ -148,7 +151,7 @@ impl Execution {
         for event in events {
             self.fold(event, limits).expect("the broker's own events are legal");
         }
-        if self.fence == NO_FENCE {
+        if !self.granted {
             self.broker_events.extend_from_slice(events);
         }
         Batch::of_events(self.handle, self.fence, first, events)

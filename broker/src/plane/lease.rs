@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use reeve_protocol::peer::Fenced;
 use reeve_protocol::snapshot::ProcessSeen;
-use reeve_protocol::{Code, Fault, Handle, Kind, Now, SideEffect, State};
+use reeve_protocol::{Code, Fault, Handle, Kind, Now, Seq, SideEffect};
 
 use super::Plane;
 use super::effect::{Effect, Sweep, ToWorker};
@@ -94,7 +94,8 @@ impl Plane {
         known.connected = false;
         let left = known.bye;
         for handle in known.executions.clone() {
-            let execution = self.executions.get_mut(&handle).expect("a worker's own");
+            // The end of one may make the plane forget another.
+            let Some(execution) = self.executions.get_mut(&handle) else { continue };
             if execution.snapshot.state.is_final() {
                 self.sweep_finished(handle, now);
             } else if left {
@@ -113,7 +114,7 @@ impl Plane {
     pub(super) fn on_looked(&mut self, worker: WorkerId, seen: Seen, now: Now) {
         let Some(known) = self.workers.get(&worker) else { return };
         for handle in known.executions.clone() {
-            let execution = self.executions.get_mut(&handle).expect("a worker's own");
+            let Some(execution) = self.executions.get_mut(&handle) else { continue };
             let suspended = execution.snapshot.overlay.suspended_at.is_some();
             match seen {
                 Seen::Gone if execution.snapshot.state.is_final() => {
@@ -195,7 +196,8 @@ impl Plane {
     fn lose_worker(&mut self, worker: WorkerId, how: Lost, now: Now) {
         let Some(known) = self.workers.get(&worker) else { return };
         for handle in known.executions.clone() {
-            if !self.executions[&handle].snapshot.state.is_final() {
+            let execution = self.executions.get(&handle);
+            if execution.is_some_and(|execution| !execution.snapshot.state.is_final()) {
                 self.lose(handle, how, now);
             }
         }
@@ -208,16 +210,18 @@ impl Plane {
             self.reattach.remove(&(at, handle));
         }
         let was_waiting = execution.is_waiting();
-        let begun = execution.snapshot.state != State::Queued;
+        let granted = execution.granted;
         execution.fence = execution.fence.next();
         execution.writer = Writer::Broker;
-        let worker = execution.worker;
-        if execution.launched && !begun && execution.launches < 2 && execution.cancel.is_none() {
-            if let Some(worker) = worker {
-                self.disown(worker, handle);
-            }
+        if execution.launched && !granted && execution.launches < 2 && execution.cancel.is_none() {
+            self.disown_everywhere(handle);
             return self.requeue(handle, now);
         }
+        if execution.last == Seq::NONE {
+            // It was brought by a worker that had a history and has shown none of it.
+            self.write_created(handle, now);
+        }
+        let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
         let error = execution_lost(execution, how, now);
         let seen = if how == Lost::Gone { ProcessSeen::Gone } else { ProcessSeen::Unknown };
         execution.overlay(|overlay| overlay.process = seen);
@@ -243,8 +247,9 @@ impl Plane {
 
     fn start_sweep(&mut self, handle: Handle) {
         let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
-        let begun = execution.tree.is_some() || execution.snapshot.started_at.is_some();
-        let Some(process) = execution.process.clone().filter(|_| begun && !execution.sweeping)
+        // What its worker said about a tree may have been lost with it.
+        let granted = execution.granted;
+        let Some(process) = execution.process.clone().filter(|_| granted && !execution.sweeping)
         else {
             return;
         };
@@ -295,6 +300,19 @@ impl Plane {
         self.drop_worker_if_done(worker);
     }
 
+    /// Takes an execution out of every hand: that of a connection that ended, too.
+    pub(super) fn disown_everywhere(&mut self, handle: Handle) {
+        let holders: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, known)| known.executions.contains(&handle))
+            .map(|(worker, _)| *worker)
+            .collect();
+        for worker in holders {
+            self.disown(worker, handle);
+        }
+    }
+
     pub(super) fn drop_worker_if_done(&mut self, worker: WorkerId) {
         let executions = &self.executions;
         if let Some(known) = self.workers.get(&worker)
@@ -325,7 +343,9 @@ fn execution_lost(execution: &super::execution::Execution, how: Lost, now: Now) 
         execution.last,
         quiet.as_secs_f64()
     );
-    let begun = execution.snapshot.state != State::Queued;
+    // A worker that waits begins by itself once it has lost its broker.
+    let alone = !execution.launched && matches!(how, Lost::Away | Lost::Silent | Lost::Deaf);
+    let begun = execution.granted || alone;
     Fault::new(Code::Unavailable, message)
         .with_effect(if begun { SideEffect::Unknown } else { SideEffect::None })
         .because(match how {

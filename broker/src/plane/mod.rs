@@ -207,6 +207,16 @@ impl Plane {
             let fault = Fault::new(Code::Internal, "the minted id is taken").hint("start it again");
             return self.refuse(request, fault);
         }
+        if self.active >= self.limits.max_active {
+            let fault = Fault::new(
+                Code::Busy,
+                format!("no further execution is taken: max_active is {}", self.limits.max_active),
+            );
+            return self.refuse(
+                request,
+                fault.because("too_many_active").hint("start it again when some have ended"),
+            );
+        }
         let waiting = self.queue.iter().filter(|handle| self.executions[*handle].launched).count();
         if waiting >= self.limits.max_queued {
             let fault = Fault::new(
@@ -291,14 +301,18 @@ impl Plane {
 
     /// Writes the first two events, which are the broker's.
     fn announce(&mut self, handle: Handle, now: Now) {
+        self.write_created(handle, now);
+        self.write(handle, [Kind::Queued { ahead: self.queue.len() as u64 }], now);
+    }
+
+    fn write_created(&mut self, handle: Handle, now: Now) {
         let execution = &self.executions[&handle];
         let created = Kind::Created {
             capability: execution.description.capability.clone(),
             title: execution.description.title.clone(),
             input: execution.description.input.clone(),
         };
-        let queued = Kind::Queued { ahead: self.queue.len() as u64 };
-        self.write(handle, [created, queued], now);
+        self.write(handle, [created], now);
     }
 
     /// Writes events as the broker; it must be the writer, and they must be legal.
@@ -332,7 +346,7 @@ impl Plane {
     }
 
     /// Forgets the oldest finished executions while there are too many.
-    fn evict(&mut self) {
+    pub(super) fn evict(&mut self) {
         while self.executions.len() > self.limits.max_executions {
             if !self.forget_oldest() {
                 return;
@@ -353,9 +367,7 @@ impl Plane {
             let oldest = self.forgotten_order.pop_front().expect("it is not empty");
             self.forgotten.remove(&oldest);
         }
-        if let Some(worker) = execution.worker {
-            self.disown(worker, handle);
-        }
+        self.disown_everywhere(handle);
         self.pending.touched.remove(&handle);
         self.pending.records.push(Record::Forget(handle));
         self.pending.after.push(Effect::Unpublish { handle, id: execution.id });
@@ -376,9 +388,22 @@ impl Plane {
             shown.truncated |= trimmed.contains(&shown.handle);
             self.show(shown);
         }
+        self.show_trimmed(trimmed);
         self.release(done.pending);
+        // What ended with this append can be forgotten only now.
+        self.evict();
         if bytes > self.limits.max_store_bytes {
             self.forget_oldest();
+        }
+    }
+
+    /// Shows that something is gone of executions that had nothing new themselves.
+    fn show_trimmed(&mut self, trimmed: &[Handle]) {
+        for handle in trimmed {
+            let shown = self.executions.get(handle).and_then(|execution| execution.shown.as_ref());
+            if let Some(shown) = shown.filter(|shown| !shown.truncated) {
+                self.show(Shown { truncated: true, ..shown.clone() });
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use reeve_protocol::peer::{Attached, Grant};
 use reeve_protocol::snapshot::WaitingOn;
-use reeve_protocol::{ExecutionId, Handle, Kind, Now, Seq, State};
+use reeve_protocol::{ExecutionId, Handle, Kind, Now, Seq};
 
 use super::Plane;
 use super::effect::{Effect, ToWorker};
@@ -105,6 +105,7 @@ impl Plane {
                 self.locks.remove(lock);
             }
         }
+        self.evict();
         self.grant_waiting(now);
     }
 
@@ -113,6 +114,7 @@ impl Plane {
         let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
         execution.fence = execution.fence.next();
         execution.writer = Writer::Worker;
+        execution.granted = true;
         self.send_grant(handle);
     }
 
@@ -181,8 +183,8 @@ impl Plane {
     pub(super) fn on_launch_failed(&mut self, id: ExecutionId, message: &str, now: Now) {
         let Some(&handle) = self.by_id.get(&id) else { return };
         let execution = &self.executions[&handle];
-        let launching = execution.launched && execution.snapshot.state == State::Queued;
-        if !launching || execution.writer != Writer::Broker {
+        let launching = execution.launched && execution.slot_held && !execution.granted;
+        if !launching || execution.process.is_some() {
             return;
         }
         let fault = reeve_protocol::Fault::new(

@@ -83,6 +83,11 @@ impl Plane {
             return self.fence_off(worker, &attach, state, last, error);
         }
         let launching = execution.launched && execution.process.is_none();
+        if launching && execution.is_waiting() {
+            let fault = Fault::new(Code::Fenced, "another worker is to be made for this execution");
+            let last = execution.last;
+            return self.fence_off(worker, &attach, State::Failed, last, Some(fault));
+        }
         let same = execution.process.as_ref().is_some_and(|known| {
             known.pid == process.pid && known.start_ticks == process.start_ticks
         });
@@ -96,14 +101,14 @@ impl Plane {
         }
         execution.tree = attach.tree.or(execution.tree);
         let waiting = execution.is_waiting();
-        let ahead_of_us = attach.last > execution.last;
+        // Whoever was not granted and has numbered something has begun by itself.
+        let has_begun = attach.last > Seq::NONE;
         let before = execution.worker;
         if let Some(before) = before.filter(|before| *before != worker) {
             self.disown(before, handle);
         }
         self.own_it(worker, handle);
-        if waiting && ahead_of_us {
-            // It waited for an answer in vain and has begun by itself.
+        if waiting && has_begun {
             self.dequeue(handle);
             self.hold_lock(handle);
             self.grant(handle);
@@ -145,6 +150,9 @@ impl Plane {
     fn on_batch(&mut self, worker: WorkerId, batch: &Batch, now: Now) {
         let handle = batch.handle();
         let Some(execution) = self.executions.get_mut(&handle) else {
+            if handle.0 < self.next_handle {
+                return; // Resent, and forgotten since: nothing is forgotten that is not stored.
+            }
             let reason = format!("no execution has the handle {}; attach first", handle.0);
             return self.close(worker, reason);
         };

@@ -103,7 +103,9 @@ impl Plane {
             subbed.executions.retain(|other| other.handle != shown.handle);
             subbed.executions.push(followed(&shown, from.after));
         }
-        let horizon = Handle(self.next_handle);
+        // What is not shown yet is as new to a reader of everything as what is still to come.
+        let hidden = self.executions.values().find(|execution| execution.shown.is_none());
+        let horizon = hidden.map_or(Handle(self.next_handle), |execution| execution.handle);
         self.effects.push_back(Effect::Reply { request, reply: Reply::Subbed { subbed, horizon } });
     }
 

@@ -62,7 +62,7 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Fai
         identity: here.identity()?,
         limits,
         orphans: Arc::new(Marked),
-        load: Box::new(move || load(&place, &args.limits)),
+        load: Arc::new(move || load(&place, &args.limits)),
         idle: args.idle,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };

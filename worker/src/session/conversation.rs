@@ -13,7 +13,7 @@ use reeve_protocol::{Batch, Class, Entry, Fence, Handle, Kind, Now, Seq, Stamped
 
 use super::{
     Asked, Effect, Ended, FromBroker, KEEPS_UP, Local, Notice, PATIENCE, PAUSE_ABOVE, Peer,
-    REWIND_PACE, Session, Standing, UNMENTIONED, WINDOW,
+    REWIND_PACE, Session, Standing, UNMENTIONED, WINDOW, outbox,
 };
 
 impl Peer {
@@ -379,6 +379,7 @@ impl Session {
         }
         while self.peer.flight_bytes < WINDOW {
             let Some(batch) = self.history.following(self.peer.sent) else { break };
+            let batch = outbox::beginning(batch, self.limits.max_batch_events);
             let frame = framed(&batch, self.peer.handle, self.peer.fence.unwrap_or_default());
             let bytes = frame.len() as u64;
             self.peer.sent = batch.last();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use reeve_protocol::batch::{Builder, CUT, HEADER};
-use reeve_protocol::{Batch, Class, Fence, Handle, LogChunk, Seq, Stamped};
+use reeve_protocol::{Batch, Class, Entry, Fence, Handle, LogChunk, Seq, Stamped};
 
 /// Bytes of a batch frame, at most; only a single event that is larger goes beyond.
 pub const BATCH_MAX: usize = 256 << 10;
@@ -81,6 +81,23 @@ impl Outbox {
 /// Returns the payload of a chunk in bytes.
 pub(super) fn payload_of(chunk: &LogChunk) -> usize {
     13 + chunk.text.len()
+}
+
+/// Returns as much of a batch as one may hold: it was filled before the broker named its bound.
+pub(super) fn beginning(batch: Batch, entries_max: usize) -> Batch {
+    let entries_max = entries_max.max(1);
+    if batch.entry_count() <= entries_max {
+        return batch;
+    }
+    let mut builder = Builder::new(batch.class());
+    let entries = batch.entries().expect("what was written here can be read");
+    for entry in entries.iter().take(entries_max) {
+        match entry {
+            Entry::Event(event) => builder.event(event),
+            Entry::Log(chunk) => builder.log(chunk),
+        }
+    }
+    builder.finish(Handle(0), Fence(0), batch.first())
 }
 
 /// Divides a chunk into chunks that fit a batch each, between lines.
