@@ -88,15 +88,15 @@ fn a_worker_that_comes_back_too_late_is_told_and_moves_nothing() {
 }
 
 #[test]
-fn what_a_silent_worker_left_is_ended() {
+fn what_a_silent_worker_runs_is_ended_once_it_is_gone() {
     let checkout = checkout(&shell("silent", WAITS, "cancel_grace = '200ms'"));
     let _broker = checkout.serve(&[("heartbeat", "100ms"), ("silence", "600ms")]);
-    let (run, id) = running(&checkout, "silent");
+    let (mut run, id) = running(&checkout, "silent");
     run.signal(Signal::STOP);
     checkout.until_state("silent", "failed");
+    assert!(!marked_with(&id).is_empty(), "who may come back is not robbed of its processes");
+    run.kill();
     until("its tree to be gone", || marked_with(&id).is_empty().then_some(()));
-    run.signal(Signal::CONT);
-    run.wait();
     assert_eq!(checkout.show(&id)["state"], "failed");
 }
 
