@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::BytesMut;
 use reeve_protocol::frame;
+use reeve_protocol::mutant;
 use reeve_protocol::peer::kind;
 use reeve_protocol::stream::{End, Followed, Gap, GapReason, Joined, OverlayChanged, Subbed};
 use reeve_protocol::{ExecutionId, Handle, Seq};
@@ -138,7 +139,7 @@ impl Pump {
                 return Some(Wanted { handle, after: cursor.at });
             }
             self.dirty.remove(&handle);
-            if shown.snapshot.state.is_final() && !cursor.ended {
+            if shown.snapshot.state.is_final() && !cursor.ended && !mutant::on("end not told") {
                 cursor.ended = true;
                 let end = End { handle, last: shown.last, state: shown.snapshot.state };
                 frame::put_message(out, kind::END, &end);
@@ -155,7 +156,11 @@ impl Pump {
         }
         for item in &page.items {
             match item {
-                Item::Batch(batch) if batch.first() > visible => break,
+                Item::Batch(batch)
+                    if batch.first() > visible && !mutant::on("shows what is not stored") =>
+                {
+                    break;
+                }
                 Item::Batch(batch) => {
                     frame::put(out, kind::BATCH, batch.bytes());
                     cursor.at = batch.last();
@@ -163,12 +168,13 @@ impl Pump {
                 Item::Gap { from, .. } if *from > visible => break,
                 Item::Gap { from, to, reason } => {
                     let to = visible.min(*to);
+                    let told = Seq(to.0 - u64::from(mutant::on("gap is one short")));
                     let gap = Gap {
                         handle: wanted.handle,
                         from: *from,
-                        to,
+                        to: told,
                         reason: *reason,
-                        resume_after: to,
+                        resume_after: told,
                     };
                     frame::put_message(out, kind::GAP, &gap);
                     cursor.at = to;

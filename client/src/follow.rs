@@ -11,6 +11,7 @@ use reeve_protocol::batch::{Batch, Class};
 use reeve_protocol::frame::{self, BadFrame};
 use reeve_protocol::id::{CapabilityId, ExecutionId, Handle, Seq};
 use reeve_protocol::lifecycle::State;
+use reeve_protocol::mutant;
 use reeve_protocol::peer::kind;
 use reeve_protocol::snapshot::Overlay;
 use reeve_protocol::stream::{
@@ -195,7 +196,7 @@ impl Follower {
 
     fn on_subbed(&mut self, subbed: Subbed) -> Result<(), BadFrame> {
         let other = self.epoch.as_ref().is_some_and(|epoch| *epoch != subbed.epoch);
-        if other {
+        if other && !mutant::on("other epoch goes on") {
             self.forget_history();
         }
         self.epoch = Some(subbed.epoch);
@@ -276,7 +277,9 @@ impl Follower {
             return self.violation(id, format!("a batch starts at {first} after {wire}"));
         }
         cursor.wire = batch.last();
-        let Some(batch) = batch.after(cursor.last) else { return Ok(()) };
+        let new =
+            if mutant::on("offers twice") { Some(batch.clone()) } else { batch.after(cursor.last) };
+        let Some(batch) = new else { return Ok(()) };
         cursor.last = batch.last();
         self.offers.push_back(if batch.class() == Class::Lost {
             let (from, to) = (batch.first(), batch.last());

@@ -84,6 +84,20 @@ macro_rules! kinds {
                 }
             }
 
+            /// Reads the data of a kind as its tag says, without a detour over a value.
+            fn read_data<'de, A: de::MapAccess<'de>>(tag: String, map: &mut A) -> Result<Self, A::Error> {
+                match tag.as_str() {
+                    $($tag => {
+                        #[derive(Deserialize)]
+                        #[serde(deny_unknown_fields)]
+                        struct Data { $($(#[$field_meta])* $field: $type,)* }
+                        let Data { $($field,)* } = map.next_value()?;
+                        Ok(Self::$variant { $($field,)* })
+                    })*
+                    _ => Ok(Self::Unknown { data: map.next_value()?, tag }),
+                }
+            }
+
             fn from_known(known: Known) -> Self {
                 match known {
                     $(Known::$variant { $($field,)* } => Self::$variant { $($field,)* },)*
@@ -377,11 +391,11 @@ impl<'de> Deserialize<'de> for Kind {
             fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Kind, A::Error> {
                 let tag: String =
                     map.next_key()?.ok_or_else(|| de::Error::custom("no kind is given"))?;
-                let data: Value = map.next_value()?;
+                let kind = Kind::read_data(tag, &mut map)?;
                 if map.next_key::<de::IgnoredAny>()?.is_some() {
                     return Err(de::Error::custom("more than one kind is given"));
                 }
-                Kind::from_parts(&tag, data).map_err(de::Error::custom)
+                Ok(kind)
             }
         }
 

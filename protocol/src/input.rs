@@ -8,7 +8,7 @@ mod argv;
 mod schema;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use jsonschema::PatternOptions;
 use serde_json::{Map, Value};
@@ -36,7 +36,8 @@ struct Compiled {
     defaults: Map<String, Value>,
     sensitive: Sensitive,
     detail: Detail,
-    validator: jsonschema::Validator,
+    /// Compiled when it is first needed; at once, unless the schema only says "nothing".
+    validator: OnceLock<jsonschema::Validator>,
 }
 
 impl Validator {
@@ -49,7 +50,8 @@ impl Validator {
     pub fn new(schema: &Value) -> Result<Self, BadSchema> {
         let detail = schema::bounded(schema)?;
         schema::of_object(schema)?;
-        let validator = compile(schema)?;
+        let validator =
+            if takes_nothing(schema) { OnceLock::new() } else { OnceLock::from(compile(schema)?) };
         let defaults = schema::defaults(schema);
         let compiled = Compiled {
             schema: schema.clone(),
@@ -87,8 +89,9 @@ impl Validator {
                 members.entry(name.clone()).or_insert_with(|| value.clone());
             }
         }
-        // The common case first: it is some ten times cheaper than to look for every problem.
-        if self.0.validator.is_valid(&input) {
+        // The common cases first: the others are some ten times dearer.
+        let nothing = input.as_object().is_some_and(Map::is_empty) && takes_nothing(&self.0.schema);
+        if nothing || self.0.validator().is_valid(&input) {
             return Ok(input);
         }
         Err(self.refusal(&input))
@@ -102,7 +105,7 @@ impl Validator {
         let masked = self.0.sensitive.any();
         let problems: Vec<Problem> = self
             .0
-            .validator
+            .validator()
             .iter_errors(input)
             .take(PROBLEMS_MAX)
             .map(|error| {
@@ -120,14 +123,30 @@ impl Validator {
     }
 }
 
+/// Returns whether a schema is that of a capability without an input.
+///
+/// Most have none, and compiling a schema costs more than starting a process.
+fn takes_nothing(schema: &Value) -> bool {
+    let says = |key: &str, value: Value| schema.get(key) == Some(&value);
+    schema.as_object().is_some_and(|members| members.len() == 2)
+        && says("type", Value::from("object"))
+        && says("additionalProperties", Value::from(false))
+}
+
 impl Compiled {
+    fn validator(&self) -> &jsonschema::Validator {
+        self.validator.get_or_init(|| {
+            compile(&self.schema).expect("a schema that is not compiled yet says nothing wrong")
+        })
+    }
+
     /// Checks that every default is allowed where it would be put.
     fn check_defaults(&self) -> Result<(), BadSchema> {
         if self.defaults.is_empty() || self.detail == Detail::None {
             return Ok(());
         }
         let input = Value::Object(self.defaults.clone());
-        let wrong = self.validator.iter_errors(&input).find_map(|error| {
+        let wrong = self.validator().iter_errors(&input).find_map(|error| {
             let place = error.instance_path().as_str().to_owned();
             (!place.is_empty()).then(|| (place, error.masked().to_string()))
         });

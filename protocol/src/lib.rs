@@ -17,6 +17,7 @@ pub mod lease;
 pub mod lifecycle;
 pub mod limits;
 pub mod manifest;
+pub mod mutant;
 pub mod peer;
 pub mod place;
 pub mod sanitise;

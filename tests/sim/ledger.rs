@@ -276,6 +276,10 @@ impl Ledger {
         let known = self.known.entry((life, shown.snapshot.id)).or_default();
         known.handle = Some(shown.handle);
         self.check("publish", result);
+        if self.plan.slow_store == 0 {
+            let known = &self.known[&(life, shown.snapshot.id)];
+            self.check("publish", properties::what_runs_does_not_wait(known, shown));
+        }
         let result = properties::late_only_after_a_fence(self, life, shown);
         self.check("late reports", result);
     }

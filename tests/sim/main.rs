@@ -7,6 +7,8 @@
 mod broker;
 mod faults;
 mod ledger;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod net;
 mod process;
 mod properties;
@@ -25,8 +27,26 @@ use world::World;
 /// Seeds that are run when nobody asks for more.
 const SEEDS: u64 = 300;
 
-/// Seeds that once found something.
-const REGRESSIONS: &[u64] = &[];
+/// Seeds that once found something, one a line.
+#[rustfmt::skip]
+const REGRESSIONS: &[u64] = &[
+    2,    // an adopted execution was lost before it had any event
+    10,   // the bound of the whole store trimmed in silence
+    11,   // what had begun by itself was shown as waiting
+    21,   // max_active did not hold for starts
+    30,   // a gap was told before it was stored
+    36,   // more was remembered than may be
+    40,   // an ordinary end had a late report
+    50,   // a second worker was made after the first had begun
+    51,   // a new history's events were called a gap
+    61,   // a forgotten execution was in the hands of a gone connection
+    83,   // a batch was larger than the broker takes
+    167,  // a reader of everything never met what was on its way
+    623,  // a repeated cursor beyond the end was called a gap
+    885,  // a reader of everything was to forget what it never held
+    1867, // a process was turned away that had not heard of its fence
+    2221, // an execution was joined from a cursor of another history
+];
 
 /// What came of one run.
 struct Outcome {

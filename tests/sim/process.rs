@@ -11,7 +11,7 @@ use reeve_protocol::frame;
 use reeve_protocol::peer::{Bye, Fenced, Hello, PROTO, Role, Tree, kind};
 use reeve_protocol::snapshot::{Actor, ActorKind, Description, Repository};
 use reeve_protocol::{Code, ExecutionId, Fault, Kind, LogChunk, Output, State};
-use reeve_worker::session::{Effect, Reported, Session};
+use reeve_worker::session::{Effect, Notice, Reported, Session};
 
 use crate::broker::micros;
 use crate::faults::{MS, SECOND};
@@ -344,7 +344,10 @@ impl World {
                     self.end_early(process, work, State::Failed);
                 }
             }
-            Effect::Notice(_) => {}
+            Effect::Notice(notice) => {
+                // Nobody can stop from elsewhere what no broker watches.
+                self.processes[process].works[work].fenced |= notice == Notice::Unwatched;
+            }
         }
     }
 
@@ -497,7 +500,9 @@ impl World {
                     out.push(bytes.clone());
                 }
                 out.push(bytes);
-                out.extend(this.held.take());
+                // What was overtaken comes late, or not at all: what follows tells of the gap.
+                let lost = this.rng.chance(300);
+                out.extend(this.held.take().filter(|_| !lost));
             }
         } else {
             out.push(bytes);

@@ -84,6 +84,12 @@ pub fn shows_what_is_stored(kept: &Kept, shown: &Shown) -> Held {
     })
 }
 
+/// What has begun by itself is not shown as waiting.
+pub fn what_runs_does_not_wait(known: &Known, shown: &Shown) -> Held {
+    let waits = shown.snapshot.overlay.waiting_on.is_some();
+    hold(!(known.adopted && waits), || format!("{} runs and waits", shown.snapshot.id))
+}
+
 /// An acknowledgement is true, and is never taken back.
 pub fn acks_what_is_stored(kept: &Kept, fence: Fence, ack: &Ack) -> Held {
     hold(ack.through <= kept.stored, || {
@@ -158,11 +164,11 @@ fn is_let_in(ledger: &Ledger, life: u64, id: ExecutionId, known: &Known) -> bool
     known.launches > requeued
 }
 
-fn of_lock<'a>(
-    ledger: &'a Ledger,
+fn of_lock(
+    ledger: &Ledger,
     life: u64,
     id: ExecutionId,
-) -> impl Iterator<Item = (ExecutionId, &'a Known)> {
+) -> impl Iterator<Item = (ExecutionId, &Known)> {
     let lock = ledger.locks.get(&id).cloned().flatten();
     ledger
         .known

@@ -1,6 +1,7 @@
 //! Chores of this repository: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask sim`.
 
 mod ci;
+mod sim;
 mod tidy;
 
 use std::path::Path;
@@ -16,8 +17,9 @@ fn main() -> ExitCode {
             problems.iter().for_each(|problem| eprintln!("{problem}"));
             problems.is_empty()
         }
+        Some("sim") => sim::run(root, &args[1..]),
         _ => {
-            eprintln!("usage: cargo xtask ci | tidy | sim [--seeds N] [--seed K]");
+            eprintln!("usage: cargo xtask ci | tidy | sim [--seeds N] [--from K] [--seed K]");
             false
         }
     };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reeve_protocol::batch::Entry;
+use reeve_protocol::mutant;
 use reeve_protocol::peer::Tree;
 use reeve_protocol::snapshot::{Description, Overlay, Refused};
 use reeve_protocol::{
@@ -110,7 +111,10 @@ impl Execution {
     }
 
     pub fn may_be_forgotten(&self) -> bool {
-        self.settled && !self.lock_held && !self.sweeping && self.stored == self.last
+        (self.settled || mutant::on("forget what runs"))
+            && !self.lock_held
+            && !self.sweeping
+            && self.stored == self.last
     }
 
     pub fn shown(&self) -> Shown {
@@ -159,7 +163,9 @@ impl Execution {
 
     /// Takes what is new of a worker's batch; the caller has checked fence and position.
     pub fn accept(&mut self, batch: &Batch, limits: &Limits) -> Accepted {
-        let Some(batch) = batch.after(self.last) else {
+        let new =
+            if mutant::on("no dedupe") { Some(batch.clone()) } else { batch.after(self.last) };
+        let Some(batch) = new else {
             return Accepted::All(None);
         };
         match batch.class() {
@@ -210,6 +216,9 @@ impl Execution {
 
     fn fold(&mut self, event: &Stamped, limits: &Limits) -> Result<(), Refused> {
         let snapshot = self.synced();
+        if snapshot.state.is_final() && mutant::on("event after the end") {
+            snapshot.state = State::Running;
+        }
         snapshot.fold(event, limits)?;
         if snapshot.state == State::Cancelling {
             snapshot.overlay.cancel_requested_at = None;

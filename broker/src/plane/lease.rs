@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use reeve_protocol::mutant;
 use reeve_protocol::peer::Fenced;
 use reeve_protocol::snapshot::ProcessSeen;
 use reeve_protocol::{Code, Fault, Handle, Kind, Now, Seq, SideEffect};
@@ -153,7 +154,7 @@ impl Plane {
         let late = now.mono - due;
         self.checks += 1;
         self.next_check = (!self.workers.is_empty()).then(|| now.mono + self.limits.heartbeat);
-        if late > self.limits.heartbeat {
+        if late > self.limits.heartbeat && !mutant::on("late checks count") {
             self.void_checks(late);
             return;
         }
@@ -163,7 +164,8 @@ impl Plane {
             if !worker.connected {
                 continue;
             }
-            worker.misses = if std::mem::take(&mut worker.heard) { 0 } else { worker.misses + 1 };
+            let heard = std::mem::take(&mut worker.heard) && !mutant::on("silent while heard");
+            worker.misses = if heard { 0 } else { worker.misses + 1 };
             worker.deaf += 1;
             if worker.misses >= bound {
                 lost.push((*id, Lost::Silent));
@@ -198,6 +200,7 @@ impl Plane {
     pub(super) fn check_reattach(&mut self, now: Now) {
         while let Some(&(at, handle)) = self.reattach.first()
             && at <= now.mono
+            && !mutant::on("waits for ever for who left")
         {
             self.reattach.pop_first();
             self.executions.get_mut(&handle).expect("a deadline's own").reattach_by = None;
@@ -209,7 +212,8 @@ impl Plane {
         let Some(known) = self.workers.get(&worker) else { return };
         for handle in known.executions.clone() {
             let execution = self.executions.get(&handle);
-            if execution.is_some_and(|execution| !execution.snapshot.state.is_final()) {
+            let again = mutant::on("end twice");
+            if execution.is_some_and(|execution| again || !execution.snapshot.state.is_final()) {
                 self.lose(handle, how, now);
             }
         }
@@ -222,7 +226,7 @@ impl Plane {
             self.reattach.remove(&(at, handle));
         }
         let was_waiting = execution.is_waiting();
-        let granted = execution.granted;
+        let granted = execution.granted && !mutant::on("second try after a grant");
         execution.fence = execution.fence.next();
         execution.writer = Writer::Broker;
         if execution.launched && !granted && execution.launches < 2 && execution.cancel.is_none() {

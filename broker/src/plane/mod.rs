@@ -22,6 +22,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use reeve_protocol::mutant;
 use reeve_protocol::{
     Code, ExecutionId, Fault, Fence, Handle, Kind, Limits, Now, Seq, Stamped, State,
 };
@@ -347,7 +348,8 @@ impl Plane {
 
     /// Forgets the oldest finished executions while there are too many.
     pub(super) fn evict(&mut self) {
-        while self.executions.len() > self.limits.max_executions {
+        let beyond = usize::from(mutant::on("remembers one more"));
+        while self.executions.len() > self.limits.max_executions + beyond {
             if !self.forget_oldest() {
                 return;
             }
@@ -401,7 +403,8 @@ impl Plane {
     fn show_trimmed(&mut self, trimmed: &[Handle]) {
         for handle in trimmed {
             let shown = self.executions.get(handle).and_then(|execution| execution.shown.as_ref());
-            if let Some(shown) = shown.filter(|shown| !shown.truncated) {
+            let quiet = mutant::on("trimmed in silence");
+            if let Some(shown) = shown.filter(|shown| !shown.truncated && !quiet) {
                 self.show(Shown { truncated: true, ..shown.clone() });
             }
         }
@@ -426,6 +429,9 @@ impl Plane {
             }
             self.release(pending);
             return;
+        }
+        if mutant::on("publish before store") {
+            shown.iter().for_each(|shown| self.show(shown.clone()));
         }
         let records = std::mem::take(&mut pending.records);
         self.in_flight = Some(InFlight { pending, shown });

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use reeve_protocol::mutant;
 use reeve_protocol::peer::{Attached, Grant};
 use reeve_protocol::snapshot::WaitingOn;
 use reeve_protocol::{ExecutionId, Handle, Kind, Now, Seq};
@@ -16,12 +17,22 @@ use super::execution::Writer;
 
 impl Plane {
     pub(super) fn enqueue(&mut self, handle: Handle, now: Now) {
-        self.queue.push_back(handle);
+        if mutant::on("last come, first served") {
+            self.queue.push_front(handle);
+        } else {
+            self.queue.push_back(handle);
+        }
         self.grant_waiting(now);
     }
 
+    /// Takes an execution out of the queue: it waits for nothing any more.
     pub(super) fn dequeue(&mut self, handle: Handle) {
         self.queue.retain(|waiting| *waiting != handle);
+        let execution = self.executions.get_mut(&handle).expect("the queue names executions");
+        if execution.snapshot.overlay.waiting_on.is_some() {
+            execution.overlay(|overlay| overlay.waiting_on = None);
+            self.pending.touched.insert(handle);
+        }
     }
 
     /// Lets everybody begin who may, and tells the others what they wait for.
@@ -35,9 +46,7 @@ impl Plane {
                 Some(lock) if blocked_locks.contains(lock) || self.is_held(lock) => {
                     Some(self.lock_wait(lock))
                 }
-                _ if execution.launched
-                    && (slots_blocked || self.slots_used >= self.limits.max_running) =>
-                {
+                _ if execution.launched && (slots_blocked || self.slots_used >= self.slots()) => {
                     slots_blocked = true;
                     Some(self.slot_wait())
                 }
@@ -89,7 +98,8 @@ impl Plane {
     /// Gives the lock of a final execution back, unless its process tree may live.
     pub(super) fn free_lock(&mut self, handle: Handle, now: Now) {
         let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
-        if execution.tree.is_some() || execution.sweeping {
+        let early = mutant::on("lock freed before its tree is empty");
+        if (execution.tree.is_some() || execution.sweeping) && !early {
             return;
         }
         if execution.snapshot.overlay.held.is_some() {
@@ -151,7 +161,8 @@ impl Plane {
     }
 
     fn is_held(&self, lock: &str) -> bool {
-        self.locks.get(lock).is_some_and(|holders| !holders.is_empty())
+        let ignored = mutant::on("lock is ignored");
+        self.locks.get(lock).is_some_and(|holders| !holders.is_empty() && !ignored)
     }
 
     fn lock_wait(&self, lock: &str) -> WaitingOn {
@@ -170,6 +181,10 @@ impl Plane {
             ("lock", format!("{lock}: held by {}", execution.id))
         };
         WaitingOn { kind: kind.to_owned(), detail, execution_id: Some(execution.id) }
+    }
+
+    fn slots(&self) -> usize {
+        self.limits.max_running + usize::from(mutant::on("one slot more"))
     }
 
     fn slot_wait(&self) -> WaitingOn {

@@ -1,5 +1,6 @@
 //! Reports: what workers bring, applied once and in order.
 
+use reeve_protocol::mutant;
 use reeve_protocol::peer::{Ack, Attach, Fenced, Late, Released};
 use reeve_protocol::snapshot::LateReport;
 use reeve_protocol::{Batch, Code, Fault, Handle, Now, Seq, State};
@@ -77,7 +78,11 @@ impl Plane {
         let process = self.workers[&worker].process.clone();
         let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
         let state = execution.snapshot.state;
-        let stale = attach.fence.is_some_and(|fence| fence < execution.fence);
+        let same = execution.process.as_ref().is_some_and(|known| {
+            known.pid == process.pid && known.start_ticks == process.start_ticks
+        });
+        // A grant may have been lost with its connection: the same process is told once more.
+        let stale = !same && attach.fence.is_some_and(|fence| fence < execution.fence);
         if state.is_final() || stale {
             let (last, error) = (execution.last, execution.snapshot.error.clone());
             return self.fence_off(worker, &attach, state, last, error);
@@ -88,9 +93,6 @@ impl Plane {
             let last = execution.last;
             return self.fence_off(worker, &attach, State::Failed, last, Some(fault));
         }
-        let same = execution.process.as_ref().is_some_and(|known| {
-            known.pid == process.pid && known.start_ticks == process.start_ticks
-        });
         if !launching && !same {
             let fault = Fault::new(Code::Forbidden, "another process runs this execution");
             let last = execution.last;
@@ -108,7 +110,7 @@ impl Plane {
             self.disown(before, handle);
         }
         self.own_it(worker, handle);
-        if waiting && has_begun {
+        if waiting && has_begun && !mutant::on("waits while it runs") {
             self.dequeue(handle);
             self.hold_lock(handle);
             self.grant(handle);
@@ -119,7 +121,9 @@ impl Plane {
         } else {
             self.send_grant(handle);
         }
-        self.send_cancel(handle);
+        if !mutant::on("cancel lost on coming back") {
+            self.send_cancel(handle);
+        }
     }
 
     fn own_it(&mut self, worker: WorkerId, handle: Handle) {
@@ -156,14 +160,20 @@ impl Plane {
             let reason = format!("no execution has the handle {}; attach first", handle.0);
             return self.close(worker, reason);
         };
-        let duplicate = batch.fence() == execution.fence && batch.last() <= execution.last;
+        let duplicate = batch.fence() == execution.fence
+            && batch.last() <= execution.last
+            && !mutant::on("no dedupe");
         let its_own = execution.worker == Some(worker);
         if duplicate && its_own {
             self.pending.acks.insert((worker, handle));
             return;
         }
-        let writes = execution.writer == Writer::Worker && its_own;
-        if !writes || batch.fence() != execution.fence {
+        let open = execution.writer == Writer::Worker || mutant::on("event after the end");
+        let writes = open && its_own;
+        let stale = batch.fence() != execution.fence
+            && !mutant::on("no fence check")
+            && !(execution.snapshot.state.is_final() && mutant::on("event after the end"));
+        if !writes || stale {
             return self.refuse_batch(worker, handle, u64::from(batch.count()));
         }
         if batch.entry_count() > self.limits.max_batch_events {
@@ -174,8 +184,9 @@ impl Plane {
             );
             return self.close(worker, reason);
         }
-        if batch.first() > execution.last.next() {
-            let resend_from = Some(execution.last.next());
+        if batch.first() > execution.last.next() && !mutant::on("apply after a gap") {
+            let beside = u64::from(mutant::on("resend from beside"));
+            let resend_from = Some(execution.last.next().plus(beside));
             return self.ack(worker, handle, resend_from);
         }
         match execution.accept(batch, &self.limits) {
@@ -271,7 +282,9 @@ impl Plane {
         if !self.workers.get(&worker).is_some_and(|known| known.connected) {
             return;
         }
-        let message = ToWorker::Ack(Ack { handle, through: execution.stored, resend_from });
+        let early = mutant::on("ack before store");
+        let through = if early { execution.last } else { execution.stored };
+        let message = ToWorker::Ack(Ack { handle, through, resend_from });
         self.effects.push_back(Effect::Send { worker, message });
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use reeve_protocol::mutant;
 use reeve_protocol::stream::{FollowFrom, Followed, Subbed};
 use reeve_protocol::{Code, ExecutionId, Fault, Handle};
 
@@ -105,6 +106,7 @@ impl Plane {
         }
         // What is not shown yet is as new to a reader of everything as what is still to come.
         let hidden = self.executions.values().find(|execution| execution.shown.is_none());
+        let hidden = hidden.filter(|_| !mutant::on("seam on subscribe"));
         let horizon = hidden.map_or(Handle(self.next_handle), |execution| execution.handle);
         self.effects.push_back(Effect::Reply { request, reply: Reply::Subbed { subbed, horizon } });
     }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use reeve_protocol::mutant;
 use reeve_protocol::stream::GapReason;
 use reeve_protocol::{Batch, Class, Handle, Limits, Seq};
 
@@ -227,7 +228,11 @@ impl History {
 
     fn read(&self, after: Seq, bytes_max: usize) -> Page {
         let mut page = Page { items: Vec::new(), last: self.last };
-        let mut at = after;
+        let mut at = if mutant::on("after is inclusive") && after > Seq::NONE {
+            Seq(after.0 - 1)
+        } else {
+            after
+        };
         let mut bytes = 0;
         while at < self.last && bytes < bytes_max {
             let Some(next) = self.next_after(at) else {

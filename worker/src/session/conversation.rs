@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use reeve_protocol::frame;
+use reeve_protocol::mutant;
 use reeve_protocol::peer::{self, Ack, Attach, Attached, Fenced, Grant, Heartbeat, Welcome};
 use reeve_protocol::{Batch, Class, Entry, Fence, Handle, Kind, Now, Seq, Stamped, State};
 
@@ -193,7 +194,7 @@ impl Session {
         peer.progress_at = self.now.mono;
         peer.quiet_since = None;
         self.peer.acked_offset = self.history.offset_at(self.peer.acked);
-        if first_time {
+        if first_time || mutant::on("begin at each grant") {
             self.effects.push_back(Effect::Begin);
         } else if self.said.quiet || self.said.alone {
             self.notice(Notice::Reattached);
@@ -251,7 +252,8 @@ impl Session {
         if self.peer.standing != Standing::Granted || ack.handle != self.peer.handle {
             return;
         }
-        let through = ack.through.min(self.peer.sent);
+        let beyond = u64::from(mutant::on("ack reaches one further"));
+        let through = ack.through.plus(beyond).min(self.peer.sent);
         if through > self.peer.acked {
             self.peer.acked = through;
             self.peer.acked_offset = self.history.offset_at(through);
@@ -334,6 +336,7 @@ impl Session {
     fn is_our_end(&self, fenced: &Fenced) -> bool {
         let ours = &self.snapshot;
         self.finished_at.is_some()
+            && !mutant::on("own end is a fence")
             && fenced.last == self.last
             && fenced.state == ours.state
             && (ours.state != State::Failed || fenced.error == ours.error)
