@@ -94,7 +94,6 @@ fn a_suspended_broker_neither_slows_nor_changes_a_run() {
     let failed = until("the end to be known", || {
         Some(checkout.show(&id)).filter(|shown| shown["state"] == "failed")
     });
-    eprintln!("{ran:?} {failed:#}");
     assert_eq!(failed["error"]["reason"], "exit_code", "the broker takes what was sent to it");
     assert_eq!(lines_of(&checkout.history(&id), "stdout"), ["1", "2", "3"]);
 }
