@@ -86,7 +86,7 @@ fn hundreds_one_after_another_leave_nothing_open_heavy() {
     }
     until("the last to be forgotten", idle);
     until("its descriptors to be closed", || {
-        (descriptors(broker.pid()) <= before + 2).then_some(())
+        (descriptors(broker.pid()) <= before + 10).then_some(())
     });
     assert_eq!(checkout.json(["executions", "list"])["remembered"], 20);
 }

@@ -48,6 +48,25 @@ fn a_line_of_exactly_the_bound_is_whole_and_one_more_is_cut() {
 }
 
 #[test]
+fn a_line_is_seen_while_its_process_goes_on_however_long_it_may_wait_for_company() {
+    let script = "echo begun; until test -e go; do sleep 0.01; done";
+    for linger in ["0ms", "1s"] {
+        let checkout = checkout(&shell("slow", script, ""));
+        let _broker = checkout.serve(&[("linger", linger)]);
+        let run = checkout.spawn(["run", "slow"]);
+        run.until_stdout("begun");
+        let watch = checkout.spawn(["executions", "watch"]);
+        let running = checkout.until_state("slow", "running");
+        until("the line to be kept", || {
+            (lines_of(&checkout.history(id_of(&running)), "stdout") == ["begun"]).then_some(())
+        });
+        checkout.write("go", "");
+        assert_eq!(run.wait().code(), 0);
+        watch.until_stderr("succeeded");
+    }
+}
+
+#[test]
 fn random_bytes_do_nothing_to_anybody() {
     let checkout = checkout(&shell("noise", "head -c 1048576 /dev/urandom", ""));
     let _broker = checkout.serve(&[]);
