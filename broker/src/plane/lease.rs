@@ -26,6 +26,8 @@ pub(super) struct Worker {
     pub connected: bool,
     /// Whether it said that it leaves.
     pub bye: bool,
+    /// Whether its process has ended while its connection had not.
+    pub gone: bool,
     /// Whether a frame came since the last check.
     pub heard: bool,
     /// Checks in a row that heard nothing.
@@ -58,6 +60,7 @@ impl Plane {
                 process,
                 connected: true,
                 bye: false,
+                gone: false,
                 heard: true,
                 misses: 0,
                 deaf: 0,
@@ -93,14 +96,18 @@ impl Plane {
     pub(super) fn on_closed(&mut self, worker: WorkerId, now: Now) {
         let Some(known) = self.workers.get_mut(&worker) else { return };
         known.connected = false;
-        let left = known.bye;
+        let lost = match (known.bye, known.gone) {
+            (true, _) => Some(Lost::Left),
+            (false, true) => Some(Lost::Gone),
+            (false, false) => None,
+        };
         for handle in known.executions.clone() {
             // The end of one may make the plane forget another.
             let Some(execution) = self.executions.get_mut(&handle) else { continue };
             if execution.snapshot.state.is_final() {
                 self.sweep_finished(handle, now);
-            } else if left {
-                self.lose(handle, Lost::Left, now);
+            } else if let Some(how) = lost {
+                self.lose(handle, how, now);
             } else {
                 let by = now.mono + self.limits.reattach;
                 execution.reattach_by = Some(by);
@@ -113,7 +120,12 @@ impl Plane {
     }
 
     pub(super) fn on_looked(&mut self, worker: WorkerId, seen: Seen, now: Now) {
-        let Some(known) = self.workers.get(&worker) else { return };
+        let Some(known) = self.workers.get_mut(&worker) else { return };
+        if seen == Seen::Gone && known.connected {
+            // What it had sent, perhaps its outcome, is read first: its connection ends with it.
+            known.gone = true;
+            return;
+        }
         for handle in known.executions.clone() {
             let Some(execution) = self.executions.get_mut(&handle) else { continue };
             let suspended = execution.snapshot.overlay.suspended_at.is_some();

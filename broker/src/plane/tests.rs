@@ -402,6 +402,7 @@ fn an_adopted_execution_that_brought_nothing_has_a_history_when_it_is_lost() {
     let brought = Attach { fence: Some(Fence(4)), last: Seq(7), ..attach(1, None) };
     rig.frames(1, vec![WorkerFrame::Attach(Box::new(brought))]);
     rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+    rig.post(Input::Closed { worker: WorkerId(1) });
     assert_eq!(rig.tags(HANDLE), ["created", "failed"]);
 }
 
@@ -468,7 +469,11 @@ fn no_second_worker_is_made_for_what_may_have_begun() {
     rig.join(1, 10);
     // It attaches and is granted at once: from then on its work may have begun.
     assert_eq!(grants(&rig.attach(1, 1, None)).len(), 1);
+    // What it had sent may still be on its way: it is lost once its connection has ended too.
     let effects = rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+    assert_eq!(launched(&effects), 0);
+    assert!(rig.shown(1).snapshot.error.is_none());
+    let effects = rig.post(Input::Closed { worker: WorkerId(1) });
     assert_eq!(launched(&effects), 0);
     assert_eq!(rig.shown(1).snapshot.error.as_ref().unwrap().side_effect, SideEffect::Unknown);
 }
