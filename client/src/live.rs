@@ -105,6 +105,12 @@ impl Live {
     }
 
     fn log(&self, ui: &mut Ui, id: ExecutionId, chunk: &LogChunk) {
+        if !self.many
+            && chunk.stream == Output::Stdout
+            && let Some(text) = chunk.whole()
+        {
+            return ui.text(text);
+        }
         for (line, _) in chunk.iter() {
             self.log_line(ui, id, chunk.stream, line);
         }

@@ -84,6 +84,12 @@ pub struct LogChunk {
 }
 
 impl LogChunk {
+    /// Returns all lines as they are shown, where none of them was cut.
+    pub fn whole(&self) -> Option<&str> {
+        let cut = memchr::memchr(CUT, &self.text).is_some();
+        if cut { None } else { std::str::from_utf8(&self.text).ok() }
+    }
+
     /// Walks over the lines: the text, and whether it was cut.
     pub fn iter(&self) -> impl Iterator<Item = (&str, bool)> {
         std::str::from_utf8(&self.text)

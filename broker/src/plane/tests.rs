@@ -332,6 +332,16 @@ fn a_worker_whose_process_is_gone_is_named_and_its_execution_ends() {
 }
 
 #[test]
+fn a_connection_that_outlives_its_process_holds_the_end_up_for_a_moment_only() {
+    let mut rig = running();
+    rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+    assert_eq!(rig.shown(1).snapshot.error.as_ref().map(|error| error.code), None);
+    rig.pass(Duration::from_secs(1), &[]);
+    let error = rig.shown(1).snapshot.error.clone().unwrap();
+    assert_eq!(error.reason.as_deref(), Some("process_gone"));
+}
+
+#[test]
 fn a_worker_that_says_nothing_for_too_long_is_lost_and_one_that_does_is_not() {
     let mut rig = running();
     rig.join(2, 20);
