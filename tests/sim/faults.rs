@@ -98,8 +98,12 @@ impl Plan {
                 strikes.push((fault, mean(fault) * rng.range(40, 250) / 100));
             }
         }
+        let limits = Limits {
+            linger: Duration::from_millis(Rng::of(seed, "linger", 0).range(1, 40)),
+            ..limits(&mut rng)
+        };
         Self {
-            limits: limits(&mut rng),
+            limits,
             safety: rng.range(4, 12) * SECOND,
             workers: 2 + rng.index(5),
             starts: rng.index(4),

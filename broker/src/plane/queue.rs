@@ -202,6 +202,9 @@ impl Plane {
         if !launching || execution.process.is_some() {
             return;
         }
+        if execution.launches < 2 && execution.cancel.is_none() {
+            return self.requeue(handle, now);
+        }
         let fault = reeve_protocol::Fault::new(
             reeve_protocol::Code::Internal,
             format!("no worker could be started: {message}"),
@@ -210,7 +213,7 @@ impl Plane {
         self.settle(handle, now);
     }
 
-    /// Puts an execution whose worker was lost before it began back into the queue, once.
+    /// Puts an execution whose worker was lost before it was granted back into the queue, once.
     pub(super) fn requeue(&mut self, handle: Handle, now: Now) {
         let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
         execution.worker = None;

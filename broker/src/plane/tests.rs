@@ -442,7 +442,28 @@ fn beyond_max_active_neither_a_start_nor_a_worker_is_taken() {
 }
 
 #[test]
-fn a_worker_is_made_once_more_where_nothing_had_begun_and_never_again() {
+fn a_worker_that_cannot_be_made_is_tried_once_more() {
+    let mut rig = Rig::new(Limits::default());
+    rig.start(1);
+    let failed = || Input::LaunchFailed { id: id(1), message: "no such program".to_owned() };
+    assert_eq!(launched(&rig.post(failed())), 1);
+    rig.post(failed());
+    assert_eq!(rig.tags(HANDLE), ["created", "queued", "queued", "failed"]);
+    assert_eq!(rig.shown(1).snapshot.error.as_ref().unwrap().side_effect, SideEffect::None);
+}
+
+#[test]
+fn a_worker_made_for_a_second_try_gets_all_events_before_it() {
+    let mut rig = Rig::new(Limits::default());
+    rig.start(1);
+    rig.post(Input::LaunchFailed { id: id(1), message: "it ended".to_owned() });
+    rig.join(1, 10);
+    let grant = grants(&rig.attach(1, 1, None)).remove(0);
+    assert_eq!((grant.next, grant.events.len()), (Seq(4), 3));
+}
+
+#[test]
+fn no_second_worker_is_made_for_what_may_have_begun() {
     let mut rig = Rig::new(Limits::default());
     rig.start(1);
     rig.join(1, 10);
