@@ -52,7 +52,7 @@ fn what_is_no_manifest_at_all_is_refused_and_nothing_runs() {
         let refused = checkout.run(["run", "one"]);
         assert_eq!(refused.code(), 2, "{part}");
         assert!(
-            refused.stderr.replace(',', "").replace('_', "").contains(part),
+            refused.stderr.replace([',', '_'], "").contains(part),
             "{part}: {}",
             refused.stderr
         );

@@ -55,14 +55,12 @@ fn a_line_is_seen_while_its_process_goes_on_however_long_it_may_wait_for_company
         let _broker = checkout.serve(&[("linger", linger)]);
         let run = checkout.spawn(["run", "slow"]);
         run.until_stdout("begun");
-        let watch = checkout.spawn(["executions", "watch"]);
         let running = checkout.until_state("slow", "running");
         until("the line to be kept", || {
             (lines_of(&checkout.history(id_of(&running)), "stdout") == ["begun"]).then_some(())
         });
         checkout.write("go", "");
         assert_eq!(run.wait().code(), 0);
-        watch.until_stderr("succeeded");
     }
 }
 
@@ -173,4 +171,22 @@ done > /dev/fd/$REEVE_EVENTS_FD"#;
         .collect();
     assert!(values.len() < 1_000 && values.is_sorted(), "{} of 5000 are told", values.len());
     assert_eq!(values.last(), Some(&5_000));
+}
+
+#[test]
+fn an_output_of_many_values_is_shown_or_told_as_too_large() {
+    let script = r#"{ printf '{"type":"execution.output","data":['; yes 0 | head -n $N | paste -sd,; printf ']}\n'; } | tr -d '\n' > /dev/fd/$REEVE_EVENTS_FD"#;
+    let checkout = checkout(&shell("values", script, "env = { allow = ['N'] }"));
+    let _broker = checkout.serve(&[]);
+    for (n, whole) in [(10_000, true), (40_000, false), (49_960, false)] {
+        let mut run = checkout.command(["run", "values"]);
+        let ran = run.env("N", n.to_string()).output().expect("it runs");
+        assert!(ran.status.success(), "{ran:?}");
+        let shown = checkout.show(id_of(&checkout.list()[0]));
+        let output = &shown["output"];
+        assert_eq!(output.as_array().map(Vec::len), whole.then_some(n), "{n}");
+        assert_eq!(output["withheld"].is_null(), whole, "{n}");
+        let history = checkout.history(id_of(&shown));
+        assert_eq!(&history[history.len() - 1]["data"]["output"], output, "{n}");
+    }
 }
