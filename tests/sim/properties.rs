@@ -87,7 +87,8 @@ pub fn shows_what_is_stored(kept: &Kept, shown: &Shown) -> Held {
 /// What has begun by itself is not shown as waiting.
 pub fn what_runs_does_not_wait(known: &Known, shown: &Shown) -> Held {
     let waits = shown.snapshot.overlay.waiting_on.is_some();
-    hold(!(known.adopted && waits), || format!("{} runs and waits", shown.snapshot.id))
+    let by_itself = known.adopted && known.launches == 0;
+    hold(!(by_itself && waits), || format!("{} runs and waits", shown.snapshot.id))
 }
 
 /// An acknowledgement is true, and is never taken back.

@@ -315,7 +315,9 @@ impl World {
                 self.on_act(process, work, act);
             }
             Event::ProcessContinue { process } => self.processes[process].stopped_until = None,
-            Event::BrokerContinue => self.broker_continues(),
+            Event::BrokerContinue if self.broker.stopped_until == Some(self.now) => {
+                self.broker_continues();
+            }
             Event::BrokerUp => self.broker.up = true,
             Event::TreeDies { id } => {
                 let owner = self.trees.get(&id);

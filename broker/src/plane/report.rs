@@ -98,6 +98,10 @@ impl Plane {
             let last = execution.last;
             return self.fence_off(worker, &attach, State::Failed, last, Some(fault));
         }
+        let newer = execution.worker.filter(|current| *current > worker);
+        if newer.is_some_and(|current| self.workers.get(&current).is_some_and(|it| it.connected)) {
+            return; // It has come back since: this was said on a connection that it has given up.
+        }
         if let Some(at) = execution.reattach_by.take() {
             self.reattach.remove(&(at, handle));
         }

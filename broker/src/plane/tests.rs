@@ -378,6 +378,19 @@ fn a_worker_that_comes_back_in_time_goes_on_where_the_store_stands() {
 }
 
 #[test]
+fn a_connection_that_was_given_up_takes_nothing_back() {
+    let mut rig = running();
+    rig.join(2, 10);
+    rig.join(3, 10);
+    let back = Attach { fence: Some(Fence(1)), last: Seq(9), ..attach(1, None) };
+    rig.frames(3, vec![WorkerFrame::Attach(Box::new(back.clone()))]);
+    assert!(rig.frames(2, vec![WorkerFrame::Attach(Box::new(back))]).is_empty());
+    rig.post(Input::Closed { worker: WorkerId(2) });
+    rig.pass(Duration::from_secs(20), &[3]);
+    assert_eq!(rig.shown(1).snapshot.state, State::Running);
+}
+
+#[test]
 fn a_worker_that_does_not_come_back_is_lost() {
     let mut rig = running();
     rig.post(Input::Closed { worker: WorkerId(1) });
