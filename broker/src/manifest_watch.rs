@@ -1,22 +1,43 @@
 //! Watches the manifest's folder, so that an edit, also one by rename, is seen.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// How long a manifest is left alone before it is read.
+const SETTLE: Duration = Duration::from_millis(50);
+/// Changes in a row that are waited for.
+const SETTLE_MAX: u32 = 20;
 
 /// Tells that the manifest may have changed, for as long as it lives.
 pub struct Watch {
     changed: Arc<Notify>,
+    /// Whether a change was seen that has not settled yet.
+    pending: Cell<bool>,
     _watcher: Option<RecommendedWatcher>,
 }
 
 impl Watch {
-    /// Waits until the manifest may have changed.
-    pub async fn notified(&self) {
-        self.changed.notified().await;
+    /// Waits until the manifest may have changed and is left alone: who writes it empties it
+    /// first, and what is read in between is no manifest of theirs. May be given up and called
+    /// again.
+    pub async fn settled(&self) {
+        if !self.pending.get() {
+            self.changed.notified().await;
+            self.pending.set(true);
+        }
+        for _ in 0..SETTLE_MAX {
+            if timeout(SETTLE, self.changed.notified()).await.is_err() {
+                break;
+            }
+        }
+        self.pending.set(false);
     }
 }
 
@@ -39,5 +60,5 @@ pub fn watch(manifest: &Path) -> Watch {
     if let Err(error) = &watcher {
         tracing::warn!(%error, "the manifest is not watched; changes need a restart");
     }
-    Watch { changed, _watcher: watcher.ok() }
+    Watch { changed, pending: Cell::new(false), _watcher: watcher.ok() }
 }

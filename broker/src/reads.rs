@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use reeve_protocol::event::{Kind, SCHEMA_VERSION};
+use reeve_protocol::frame::NODES_MAX;
 use reeve_protocol::snapshot::Snapshot;
 use reeve_protocol::{CapabilityId, Code, Event, ExecutionId, Fault, Seq, State};
 use serde_json::{Value, json};
@@ -14,6 +15,10 @@ use crate::store::Item;
 
 /// Bytes of history that one read of the store brings.
 const PAGE_BYTES: usize = 256 << 10;
+/// Bytes of events in one answer; a single event may be larger. An answer fits a frame.
+const ANSWER_BYTES: usize = 768 << 10;
+/// Values of events in one answer; a single event may have more.
+const ANSWER_VALUES: usize = NODES_MAX / 2;
 
 /// Which executions are listed.
 #[derive(Clone, Debug, Default)]
@@ -102,7 +107,7 @@ impl Broker {
                 match item {
                     Item::Batch(batch) => events.extend(batch.events(id, after).map_err(damaged)?),
                     Item::Gap { from, to, reason } => {
-                        gaps.push(json!({ "from": from, "to": to, "reason": reason }));
+                        gaps.push((from, to, reason));
                     }
                 }
                 if events.len() >= limit {
@@ -111,9 +116,11 @@ impl Broker {
             }
         }
         events.retain(|event| event.sequence <= shown.last);
+        let limit = limit.min(answerable(&events));
         if events.len() > limit {
             events.truncate(limit);
             at = events.last().map_or(at, |event| event.sequence);
+            gaps.retain(|(from, _, _)| *from <= at);
         }
         let cursor = if after > shown.last { shown.last } else { at.min(shown.last) };
         let mut answer = json!({
@@ -126,7 +133,8 @@ impl Broker {
             "truncated": !gaps.is_empty(),
         });
         if !gaps.is_empty() {
-            answer["gaps"] = Value::Array(gaps);
+            let told = |(from, to, reason)| json!({ "from": from, "to": to, "reason": reason });
+            answer["gaps"] = gaps.into_iter().map(told).collect();
         }
         if after > shown.last {
             answer["ahead"] = json!({ "after": after, "head": shown.last });
@@ -231,6 +239,40 @@ fn summary(shown: &Shown) -> Value {
         object.remove("input");
     }
     value
+}
+
+/// Returns how many of these events one answer takes.
+fn answerable(events: &[Event]) -> usize {
+    let (mut bytes, mut values) = (0, 0);
+    let fits = events.iter().position(|event| {
+        let (its_bytes, its_values) = weight(event);
+        bytes += its_bytes;
+        values += its_values;
+        bytes > ANSWER_BYTES || values > ANSWER_VALUES
+    });
+    fits.unwrap_or(events.len()).max(1)
+}
+
+/// Returns about how many bytes an event takes in an answer, and how many values.
+fn weight(event: &Event) -> (usize, usize) {
+    /// What surrounds the data of an event.
+    const ENVELOPE: (usize, usize) = (320, 16);
+    let (bytes, values) = match &event.kind {
+        Kind::Log { message, .. } => (message.len(), 3),
+        other => {
+            let data = to_value(other);
+            (data.to_string().len(), values_in(&data))
+        }
+    };
+    (bytes + ENVELOPE.0, values + ENVELOPE.1)
+}
+
+fn values_in(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(values_in).sum::<usize>(),
+        Value::Object(members) => 1 + members.values().map(|it| 1 + values_in(it)).sum::<usize>(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 1,
+    }
 }
 
 fn limit(wanted: Option<u64>, max: usize) -> Result<usize, Fault> {

@@ -143,7 +143,7 @@ async fn run(
         tokio::select! {
             () = signals.next() => break,
             () = broker.end.notified() => break,
-            () = changed.notified() => broker.declare(load(&options.load).await),
+            () = changed.settled() => broker.declare(load(&options.load).await),
             () = tokio::time::sleep(TICK) => {
                 if !seat.socket_is_ours() {
                     tracing::warn!("the socket's file is gone; it is bound again");

@@ -97,26 +97,32 @@ impl Live {
     fn text(&self, ui: &mut Ui, id: ExecutionId, entry: &Entry) {
         match entry {
             Entry::Log(chunk) => self.log(ui, id, chunk),
-            Entry::Event(Stamped { kind: Kind::Log { stream, message, cut }, .. }) => {
-                self.log_line(ui, id, *stream, message, *cut);
+            Entry::Event(Stamped { kind: Kind::Log { stream, message, .. }, .. }) => {
+                self.log_line(ui, id, *stream, message);
             }
             Entry::Event(event) => self.told(ui, id, &event.kind),
         }
     }
 
     fn log(&self, ui: &mut Ui, id: ExecutionId, chunk: &LogChunk) {
-        for (line, cut) in chunk.iter() {
-            self.log_line(ui, id, chunk.stream, line, cut);
+        if !self.many
+            && chunk.stream == Output::Stdout
+            && let Some(text) = chunk.whole()
+        {
+            return ui.text(text);
+        }
+        for (line, _) in chunk.iter() {
+            self.log_line(ui, id, chunk.stream, line);
         }
     }
 
-    fn log_line(&self, ui: &mut Ui, id: ExecutionId, stream: Output, line: &str, cut: bool) {
-        let mark = if cut { "…" } else { "" };
+    /// Shows a line; one that was cut ends with its mark already.
+    fn log_line(&self, ui: &mut Ui, id: ExecutionId, stream: Output, line: &str) {
         let prefix = self.prefix(id);
         match stream {
-            Output::Stdout => ui.line(format_args!("{prefix}{line}{mark}")),
+            Output::Stdout => ui.line(format_args!("{prefix}{line}")),
             // Quiet keeps notes back, not what the work itself wrote.
-            Output::Stderr | Output::Handler => ui.pass(format_args!("{prefix}{line}{mark}")),
+            Output::Stderr | Output::Handler => ui.pass(format_args!("{prefix}{line}")),
         }
     }
 

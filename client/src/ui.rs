@@ -107,6 +107,14 @@ impl Ui {
         }
     }
 
+    /// Writes lines of data that have their ends already.
+    pub fn text(&mut self, lines: &str) {
+        if !self.closed {
+            let written = self.out.write_all(lines.as_bytes());
+            self.check(written);
+        }
+    }
+
     /// Writes a value: indented for [`Format::Json`], else on one line.
     pub fn json(&mut self, value: &impl Serialize) {
         if self.closed {

@@ -84,6 +84,12 @@ pub struct LogChunk {
 }
 
 impl LogChunk {
+    /// Returns all lines as they are shown, where none of them was cut.
+    pub fn whole(&self) -> Option<&str> {
+        let cut = memchr::memchr(CUT, &self.text).is_some();
+        if cut { None } else { std::str::from_utf8(&self.text).ok() }
+    }
+
     /// Walks over the lines: the text, and whether it was cut.
     pub fn iter(&self) -> impl Iterator<Item = (&str, bool)> {
         std::str::from_utf8(&self.text)
@@ -328,6 +334,56 @@ impl Batch {
             builder.chunk_raw(&payload[..9], kept, &text[cut_at..]);
         }
         Some(builder.finish(self.handle(), self.fence(), after.next()))
+    }
+
+    /// Returns the first lines of a batch of output that take at most so many bytes as a batch of
+    /// their own; nothing if not even one does, or if this is no output.
+    pub fn beginning(&self, bytes_max: usize) -> Option<Self> {
+        let mut builder = Builder::new(self.class());
+        for raw in self.raw() {
+            let (tag, payload) = raw.expect("a batch was checked when it was made");
+            if tag != TAG_LOG {
+                break;
+            }
+            let (_, lines, text) = chunk_parts(payload).expect("a batch was checked");
+            let around = 5 + payload.len() - text.len();
+            let room = bytes_max.saturating_sub(builder.len() + around).min(text.len());
+            let Some(end) = memchr::memrchr(b'\n', &text[..room]) else { break };
+            let whole = &text[..=end];
+            let kept = memchr::memchr_iter(b'\n', whole).count();
+            builder.chunk_raw(&payload[..9], u32::try_from(kept).expect("of the lines"), whole);
+            if kept < lines as usize {
+                break;
+            }
+        }
+        let some = !builder.is_empty();
+        some.then(|| builder.finish(self.handle(), self.fence(), self.first()))
+    }
+
+    /// Returns the last lines of a batch of output that take at most so many bytes as a batch of
+    /// their own, and at least the last one.
+    pub fn ending(&self, bytes_max: usize) -> Self {
+        let mut excess = self.bytes.len().saturating_sub(bytes_max);
+        let mut lines_dropped = 0;
+        for raw in self.raw() {
+            let (tag, payload) = raw.expect("a batch was checked when it was made");
+            if excess == 0 || tag != TAG_LOG {
+                break;
+            }
+            let (_, lines, text) = chunk_parts(payload).expect("a batch was checked");
+            let its_bytes = 5 + payload.len();
+            if its_bytes <= excess {
+                excess -= its_bytes;
+                lines_dropped += u64::from(lines);
+                continue;
+            }
+            let from = (excess - 1).min(text.len() - 1);
+            let end = from + memchr::memchr(b'\n', &text[from..]).expect("a line has an end");
+            lines_dropped += memchr::memchr_iter(b'\n', &text[..=end]).count() as u64;
+            break;
+        }
+        let through = (self.first().0 - 1 + lines_dropped).min(self.last().0 - 1);
+        self.after(Seq(through)).expect("the last line is left")
     }
 
     fn cleaned(&self) -> Result<Self, BadFrame> {

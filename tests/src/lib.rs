@@ -178,6 +178,23 @@ impl Checkout {
     }
 }
 
+impl Drop for Checkout {
+    /// Ends what a test left behind when it killed a worker together with its broker. Whatever
+    /// was started here has this checkout's home in its environment.
+    fn drop(&mut self) {
+        let mark = format!("HOME={}", self.home.path().display());
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let environ = fs::read(entry.path().join("environ")).unwrap_or_default();
+            let ours = environ.split(|byte| *byte == 0).any(|one| one == mark.as_bytes());
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let Some(pid) = pid.filter(|_| ours).and_then(Pid::from_raw) {
+                // It may have ended since.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
 /// A command that ended.
 #[derive(Debug)]
 pub struct Ran {

@@ -162,6 +162,7 @@ fn a_descriptor_that_is_passed_along_is_not_kept() {
     let served = Served::new();
     let pid = served.broker.pid();
     let open = || std::fs::read_dir(format!("/proc/{pid}/fd")).map(Iterator::count).unwrap_or(0);
+    // Some of its own may follow; of those that are passed there are hundreds.
     let before = open();
     for _ in 0..50 {
         let mut wire = Wire::silent(&served.socket);
@@ -170,7 +171,7 @@ fn a_descriptor_that_is_passed_along_is_not_kept() {
         wire.closed();
     }
     served.still_answers();
-    reeve_tests::until("the descriptors to be closed", || (open() <= before + 2).then_some(()));
+    reeve_tests::until("the descriptors to be closed", || (open() <= before + 20).then_some(()));
 }
 
 fn pass_descriptors(stream: &std::os::unix::net::UnixStream) {

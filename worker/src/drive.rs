@@ -367,6 +367,12 @@ impl Drive<'_> {
         if !process.cwd.is_dir() {
             return Err(refuse(format!("{} is not a directory", self.shown(&process.cwd))));
         }
+        let real = std::fs::canonicalize(&process.cwd).unwrap_or_else(|_| process.cwd.clone());
+        let root = std::fs::canonicalize(&process.checkout);
+        if root.is_ok_and(|root| !real.starts_with(root)) {
+            let cwd = self.shown(&process.cwd);
+            return Err(refuse(format!("{cwd} leads out of the checkout")));
+        }
         let program: &OsStr = &process.program;
         let program = resolve_program(program, path, &process.cwd)
             .map_err(|error| refuse(error.to_string()))?;

@@ -14,6 +14,7 @@ mod outbox;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -82,7 +83,7 @@ pub struct Ended {
 }
 
 /// What a person should know about the broker; each is said once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// No broker serves this checkout.
     Alone,
@@ -92,12 +93,15 @@ pub enum Notice {
     Unwatched,
     /// A broker has taken the execution up again.
     Reattached,
+    /// The work may not begin yet, and why.
+    Waits(String),
 }
 
 impl Notice {
     /// Returns the sentence for people.
-    pub fn text(self) -> &'static str {
-        match self {
+    pub fn text(&self) -> Cow<'static, str> {
+        let text = match self {
+            Self::Waits(detail) => return format!("waits: {detail}").into(),
             Self::Alone => {
                 "no broker serves this checkout, so this execution is visible to this process only"
             }
@@ -106,7 +110,8 @@ impl Notice {
                 "the broker takes no further execution; this one runs on without being watched"
             }
             Self::Reattached => "re-attached to the broker",
-        }
+        };
+        text.into()
     }
 }
 
@@ -240,6 +245,7 @@ struct Said {
     quiet: bool,
     unwatched: bool,
     reattached: bool,
+    waits: String,
 }
 
 impl Session {
@@ -585,6 +591,13 @@ impl Session {
             Notice::Quiet => &mut self.said.quiet,
             Notice::Unwatched => &mut self.said.unwatched,
             Notice::Reattached => &mut self.said.reattached,
+            Notice::Waits(detail) => {
+                if self.said.waits != detail {
+                    self.said.waits.clone_from(&detail);
+                    self.effects.push_back(Effect::Notice(Notice::Waits(detail)));
+                }
+                return;
+            }
         };
         if !std::mem::replace(said, true) {
             self.effects.push_back(Effect::Notice(notice));

@@ -1,5 +1,6 @@
 //! A worker's connection: one message to the actor per read, and a queue of its own out.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -32,9 +33,16 @@ pub(super) async fn serve(
     broker.post(Input::WorkerJoined { worker, process }).await;
     let mut writing = actix::spawn(write(writer, outbox));
     let mut attached = false;
-    let reason = tokio::select! {
-        reason = read(&mut reader, &broker, worker, &mut attached) => reason,
-        _ = &mut writing => None,
+    let reason = {
+        let mut reading = pin!(read(&mut reader, &broker, worker, &mut attached));
+        tokio::select! {
+            reason = &mut reading => reason,
+            // Who has left takes nothing more; what it had sent before, its outcome too, is read.
+            written = &mut writing => match written {
+                Ok(Written::ToNobody) => reading.await,
+                Ok(Written::Enough) | Err(_) => None,
+            },
+        }
     };
     if let Some(reason) = reason {
         tracing::warn!(worker = worker.0, pid = hello.pid, reason, "a worker is cut off");
@@ -100,8 +108,16 @@ fn decode(frame_kind: u8, body: Bytes) -> Result<Option<WorkerFrame>, BadFrame> 
     }))
 }
 
+/// Why nothing more is written.
+enum Written {
+    /// The connection is to end.
+    Enough,
+    /// The worker has closed its side.
+    ToNobody,
+}
+
 /// Writes what waits for the worker, many messages at once.
-async fn write(mut writer: Writer, mut outbox: Receiver<Outgoing>) {
+async fn write(mut writer: Writer, mut outbox: Receiver<Outgoing>) -> Written {
     let mut out = BytesMut::new();
     while let Some(outgoing) = outbox.recv().await {
         let mut next = Some(outgoing);
@@ -112,17 +128,20 @@ async fn write(mut writer: Writer, mut outbox: Receiver<Outgoing>) {
                     if writer.write(&out).await.is_ok() {
                         writer.bye(&reason).await;
                     }
-                    return;
+                    return Written::Enough;
                 }
             }
             next = outbox.try_recv().ok();
         }
         if let Err(error) = writer.write(&out).await {
-            tracing::debug!(%error, "a worker takes nothing; it is cut off");
-            return;
+            use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+            let left = matches!(error.kind(), BrokenPipe | ConnectionReset);
+            tracing::debug!(%error, left, "a worker takes nothing");
+            return if left { Written::ToNobody } else { Written::Enough };
         }
         out.clear();
     }
+    Written::Enough
 }
 
 fn encode(message: &ToWorker, out: &mut BytesMut) {

@@ -21,11 +21,16 @@ use super::input::{Seen, WorkerId, WorkerProcess};
 /// Checks without a word after which a worker's process is looked at.
 const LOOK_AFTER: u32 = 3;
 
+/// How long after a worker's process ended what it had sent may still be on its way.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 pub(super) struct Worker {
     pub process: WorkerProcess,
     pub connected: bool,
     /// Whether it said that it leaves.
     pub bye: bool,
+    /// Whether its process has ended while its connection had not.
+    pub gone: bool,
     /// Whether a frame came since the last check.
     pub heard: bool,
     /// Checks in a row that heard nothing.
@@ -58,6 +63,7 @@ impl Plane {
                 process,
                 connected: true,
                 bye: false,
+                gone: false,
                 heard: true,
                 misses: 0,
                 deaf: 0,
@@ -93,14 +99,18 @@ impl Plane {
     pub(super) fn on_closed(&mut self, worker: WorkerId, now: Now) {
         let Some(known) = self.workers.get_mut(&worker) else { return };
         known.connected = false;
-        let left = known.bye;
+        let lost = match (known.bye, known.gone) {
+            (true, _) => Some(Lost::Left),
+            (false, true) => Some(Lost::Gone),
+            (false, false) => None,
+        };
         for handle in known.executions.clone() {
             // The end of one may make the plane forget another.
             let Some(execution) = self.executions.get_mut(&handle) else { continue };
             if execution.snapshot.state.is_final() {
                 self.sweep_finished(handle, now);
-            } else if left {
-                self.lose(handle, Lost::Left, now);
+            } else if let Some(how) = lost {
+                self.lose(handle, how, now);
             } else {
                 let by = now.mono + self.limits.reattach;
                 execution.reattach_by = Some(by);
@@ -113,7 +123,21 @@ impl Plane {
     }
 
     pub(super) fn on_looked(&mut self, worker: WorkerId, seen: Seen, now: Now) {
-        let Some(known) = self.workers.get(&worker) else { return };
+        let Some(known) = self.workers.get_mut(&worker) else { return };
+        if seen == Seen::Gone && known.connected {
+            // What it had sent, perhaps its outcome, is read first: its connection ends with it,
+            // unless something else holds it open.
+            known.gone = true;
+            let by = now.mono + LAST_WORDS;
+            for handle in known.executions.clone() {
+                let Some(execution) = self.executions.get_mut(&handle) else { continue };
+                if !execution.snapshot.state.is_final() && execution.reattach_by.is_none() {
+                    execution.reattach_by = Some(by);
+                    self.reattach.insert((by, handle));
+                }
+            }
+            return;
+        }
         for handle in known.executions.clone() {
             let Some(execution) = self.executions.get_mut(&handle) else { continue };
             let suspended = execution.snapshot.overlay.suspended_at.is_some();
@@ -191,8 +215,11 @@ impl Plane {
             && !mutant::on("waits for ever for who left")
         {
             self.reattach.pop_first();
-            self.executions.get_mut(&handle).expect("a deadline's own").reattach_by = None;
-            self.lose(handle, Lost::Away, now);
+            let execution = self.executions.get_mut(&handle).expect("a deadline's own");
+            execution.reattach_by = None;
+            let gone = execution.worker.and_then(|worker| self.workers.get(&worker));
+            let how = if gone.is_some_and(|it| it.gone) { Lost::Gone } else { Lost::Away };
+            self.lose(handle, how, now);
         }
     }
 

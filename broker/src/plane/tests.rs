@@ -332,6 +332,16 @@ fn a_worker_whose_process_is_gone_is_named_and_its_execution_ends() {
 }
 
 #[test]
+fn a_connection_that_outlives_its_process_holds_the_end_up_for_a_moment_only() {
+    let mut rig = running();
+    rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+    assert_eq!(rig.shown(1).snapshot.error.as_ref().map(|error| error.code), None);
+    rig.pass(Duration::from_secs(1), &[]);
+    let error = rig.shown(1).snapshot.error.clone().unwrap();
+    assert_eq!(error.reason.as_deref(), Some("process_gone"));
+}
+
+#[test]
 fn a_worker_that_says_nothing_for_too_long_is_lost_and_one_that_does_is_not() {
     let mut rig = running();
     rig.join(2, 20);
@@ -415,6 +425,7 @@ fn an_adopted_execution_that_brought_nothing_has_a_history_when_it_is_lost() {
     let brought = Attach { fence: Some(Fence(4)), last: Seq(7), ..attach(1, None) };
     rig.frames(1, vec![WorkerFrame::Attach(Box::new(brought))]);
     rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+    rig.post(Input::Closed { worker: WorkerId(1) });
     assert_eq!(rig.tags(HANDLE), ["created", "failed"]);
 }
 
@@ -481,7 +492,11 @@ fn no_second_worker_is_made_for_what_may_have_begun() {
     rig.join(1, 10);
     // It attaches and is granted at once: from then on its work may have begun.
     assert_eq!(grants(&rig.attach(1, 1, None)).len(), 1);
+    // What it had sent may still be on its way: it is lost once its connection has ended too.
     let effects = rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+    assert_eq!(launched(&effects), 0);
+    assert!(rig.shown(1).snapshot.error.is_none());
+    let effects = rig.post(Input::Closed { worker: WorkerId(1) });
     assert_eq!(launched(&effects), 0);
     assert_eq!(rig.shown(1).snapshot.error.as_ref().unwrap().side_effect, SideEffect::Unknown);
 }

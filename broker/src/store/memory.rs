@@ -146,18 +146,28 @@ impl History {
                 self.bound_events(limits.max_events)
             }
             Class::Bytes => {
-                let size = batch.bytes().len();
                 let half = limits.max_log_bytes / 2;
-                if self.log_tail.is_empty() && self.log_head_bytes + size <= half {
-                    self.log_head_bytes += size;
-                    self.log_head.push(batch);
-                    return false;
-                }
-                self.log_tail_bytes += size;
+                let Some(batch) = self.fill_head(batch, half) else { return false };
+                self.log_tail_bytes += batch.bytes().len();
                 self.log_tail.push_back(batch);
                 self.bound_log(half)
             }
         }
+    }
+
+    /// Takes as many lines as the log's beginning has room for; returns the rest.
+    fn fill_head(&mut self, batch: Batch, half: usize) -> Option<Batch> {
+        if !self.log_tail.is_empty() {
+            return Some(batch);
+        }
+        let room = half.saturating_sub(self.log_head_bytes);
+        let fits = batch.bytes().len() <= room;
+        let part = if fits { Some(batch.clone()) } else { batch.beginning(room) };
+        let Some(part) = part else { return Some(batch) };
+        self.log_head_bytes += part.bytes().len();
+        let rest = batch.after(part.last());
+        self.log_head.push(part);
+        rest
     }
 
     fn bound_events(&mut self, max: usize) -> bool {
@@ -185,6 +195,14 @@ impl History {
             let oldest = self.log_tail.pop_front().expect("it is not empty");
             self.log_tail_bytes -= oldest.bytes().len();
             dropped = true;
+        }
+        if self.log_tail_bytes > half
+            && let Some(only) = self.log_tail.pop_front()
+        {
+            let end = only.ending(half);
+            dropped |= end.first() > only.first();
+            self.log_tail_bytes = end.bytes().len();
+            self.log_tail.push_back(end);
         }
         dropped
     }
@@ -261,11 +279,56 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use reeve_protocol::batch::Builder;
+    use reeve_protocol::{Entry, Fence, LogChunk, Output, Timestamp};
+
     use super::*;
     use crate::store::contract;
 
     #[tokio::test]
     async fn the_memory_store_keeps_every_promise() {
         contract(|limits| Box::new(Memory::new(limits))).await;
+    }
+
+    /// A worker reports more in one batch than half of a small bound takes.
+    #[test]
+    fn a_log_keeps_its_beginning_and_its_end_however_large_its_batches_are() {
+        let limits = Limits { max_log_bytes: 64 << 10, ..Limits::default() };
+        let memory = Memory::new(limits.clone());
+        let mut first = Seq(1);
+        for _ in 0..3 {
+            let text: String = (0..20_000).map(|n| format!("{:05}\n", first.0 + n)).collect();
+            let chunk = LogChunk {
+                at: Timestamp::default(),
+                stream: Output::Stdout,
+                lines: 20_000,
+                text: text.into(),
+            };
+            let mut builder = Builder::new(Class::Bytes);
+            builder.log(&chunk);
+            let batch = builder.finish(Handle(1), Fence(1), first);
+            first = batch.last().next();
+            let appended = memory.append_now(vec![Record::Events(batch)]);
+            assert!(appended.bytes <= limits.max_log_bytes, "{}", appended.bytes);
+        }
+        let page = memory.read_now(Handle(1), Seq::NONE, usize::MAX);
+        let [Item::Batch(head), Item::Gap { from, to, .. }, Item::Batch(tail)] = &page.items[..]
+        else {
+            panic!("{:?}", page.items);
+        };
+        assert_eq!((head.first(), tail.last()), (Seq(1), Seq(60_000)));
+        assert_eq!((*from, to.next()), (head.last().next(), tail.first()));
+        let text_of = |batch: &Batch| match batch.entries().unwrap().pop().unwrap() {
+            Entry::Log(chunk) => chunk.iter().map(|(line, _)| line.to_owned()).collect::<Vec<_>>(),
+            Entry::Event(event) => panic!("{event:?}"),
+        };
+        assert_eq!(text_of(head)[0], "00001");
+        assert_eq!(text_of(tail).last().unwrap(), "60000");
+        assert_eq!(text_of(tail)[0], format!("{:05}", tail.first().0));
+        assert_eq!(text_of(head).len(), head.count() as usize);
+        assert_eq!(text_of(tail).len(), tail.count() as usize);
+        for (part, least) in [(head, 30 << 10), (tail, 30 << 10)] {
+            assert!(part.bytes().len() > least, "the room that there is is used");
+        }
     }
 }

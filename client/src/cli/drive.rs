@@ -33,7 +33,7 @@ pub(super) fn drive_call(
             on_local: Box::new(|Local { seq, entry }: Local| {
                 show.borrow_mut()(Shown::Entry(seq, &entry));
             }),
-            on_notice: Box::new(|notice| show.borrow_mut()(Shown::Notice(notice.text()))),
+            on_notice: Box::new(|notice| show.borrow_mut()(Shown::Notice(&notice.text()))),
         };
         Ok(drive::run(worker_call, hooks).await)
     })?;

@@ -43,7 +43,7 @@ enum Store {
 }
 
 /// Reads a duration as a manifest writes it.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(in crate::cli) fn duration(text: &str) -> Result<Duration, String> {
     manifest::duration(text)
         .ok_or_else(|| "a duration is written like 90s, 20m or 1h30m".to_owned())
 }

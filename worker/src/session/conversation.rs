@@ -158,6 +158,12 @@ impl Session {
             self.peer.answer_by = None;
             self.peer.unanswered = false;
         }
+        if attached.execution == self.id
+            && self.peer.standing == Standing::Waiting
+            && let Some(waits) = &attached.waiting_on
+        {
+            self.notice(Notice::Waits(waits.detail.clone()));
+        }
     }
 
     fn on_grant(&mut self, grant: Grant) {

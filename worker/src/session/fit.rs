@@ -1,7 +1,7 @@
 //! Makes what is reported fit the wire: a value that is too large is replaced, never refused.
 
 use bytes::{BufMut, BytesMut};
-use reeve_protocol::frame::{self, FRAME_MAX};
+use reeve_protocol::frame::{self, FRAME_MAX, NODES_MAX};
 use reeve_protocol::peer::{Attach, withheld};
 use reeve_protocol::snapshot::{Description, Links};
 use reeve_protocol::{
@@ -12,6 +12,8 @@ use serde_json::Value;
 
 /// Bytes of one text in an event that did not fit.
 const TEXT_MAX: usize = 16 << 10;
+/// Values that an answer may hold beside one event's: a snapshot's steps and findings.
+const VALUES_BESIDE: usize = NODES_MAX / 2;
 /// What a batch needs around an event, generously.
 const SLACK: usize = 256;
 
@@ -70,7 +72,14 @@ pub(super) fn line(stream: Output, message: &str, cut: bool, now: Now) -> LogChu
 
 fn fits<T: Serialize>(value: &T) -> bool {
     let bytes = frame::encode(value);
-    bytes.len() + SLACK < FRAME_MAX && frame::check(&bytes).is_ok()
+    let taken = bytes.len() + SLACK < FRAME_MAX && frame::check(&bytes).is_ok();
+    // A value takes a byte at least, so that a short text needs no second look.
+    taken && (bytes.len() < VALUES_BESIDE || frame::check(&beside(value)).is_ok())
+}
+
+/// Encodes a value with as many others as it may have to share an answer with.
+fn beside<T: Serialize>(value: &T) -> Vec<u8> {
+    frame::encode(&(value, vec![(); VALUES_BESIDE]))
 }
 
 fn size(value: &Value) -> usize {

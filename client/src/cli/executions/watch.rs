@@ -7,6 +7,7 @@ use reeve_protocol::id::{ExecutionId, Seq};
 use reeve_protocol::stream::{FollowFrom, Op};
 
 use crate::checkout;
+use crate::cli::serve::duration;
 use crate::cli::{Here, block_on, broker};
 use crate::failure::{Exit, Failure, chain};
 use crate::follow::{Follower, Offer};
@@ -15,7 +16,7 @@ use crate::live::Live;
 use crate::ui::{Format, Ui};
 use crate::watcher::{Watched, Watcher};
 
-/// How long a cut connection is tried again.
+/// How long a cut connection is tried again, where nothing else is said.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often an execution that a new broker does not know is asked for again: its worker needs a
 /// moment to come back.
@@ -32,10 +33,14 @@ pub(in crate::cli) struct WatchArgs {
     /// Only events after this position
     #[arg(long, value_name = "N", default_value_t = 0, requires = "id")]
     after: u64,
+    /// How long to try again when cut off; 30s where nothing is said
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    patience: Option<Duration>,
 }
 
 pub(super) fn run(ui: &mut Ui, here: &Here, args: WatchArgs) -> Result<Exit, Failure> {
     block_on(async {
+        let patience = args.patience.unwrap_or(PATIENCE);
         let link = broker::need(here, "executions watch").await?;
         let (follower, live) = match args.id {
             Some(execution) => {
@@ -50,7 +55,7 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: WatchArgs) -> Result<Exit, Fai
                 (Follower::of_all(), Live::of_all())
             }
         };
-        let exit = follow(ui, here, follower, Some(link), live).await?;
+        let exit = follow(ui, here, follower, Some(link), (live, patience)).await?;
         if let (Format::Json, Some(id)) = (ui.format, args.id) {
             let mut link = broker::need(here, "executions watch").await?;
             let snapshot = link.ask(Op::Get { id }).await?;
@@ -68,7 +73,7 @@ pub(super) async fn end_of(
     link: Option<Link>,
 ) -> Result<Exit, Failure> {
     let shown = std::mem::replace(&mut ui.format, Format::Json);
-    let exit = follow(ui, here, follower, link, Live::of_one()).await;
+    let exit = follow(ui, here, follower, link, (Live::of_one(), PATIENCE)).await;
     ui.format = shown;
     exit
 }
@@ -78,12 +83,12 @@ async fn follow(
     here: &Here,
     follower: Follower,
     link: Option<Link>,
-    live: Live,
+    (live, patience): (Live, Duration),
 ) -> Result<Exit, Failure> {
     let place = here.place.clone();
     let discover = move || checkout::discover(&place).ok().and_then(checkout::Found::serving);
     let me = here.identity()?;
-    let mut watcher = Watcher::new(discover, me, "executions watch", follower, PATIENCE);
+    let mut watcher = Watcher::new(discover, me, "executions watch", follower, patience);
     if let Some(link) = link {
         watcher = watcher.on(link);
     }
