@@ -36,7 +36,9 @@ pub fn running(served: &Served, number: u32, kinds: &[Kind]) -> (Wire, Granted) 
     let mut worker = Wire::worker(&socket);
     let mut granted = worker.attach(id(number), description("test.wire"));
     worker.report(&mut granted, &[Kind::Started {}]);
-    worker.report(&mut granted, kinds);
+    if !kinds.is_empty() {
+        worker.report(&mut granted, kinds);
+    }
     (worker, granted)
 }
 

@@ -5,7 +5,9 @@
 
 mod api;
 mod bad_inputs;
+mod channel;
 mod gates;
+mod report;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

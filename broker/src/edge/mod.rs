@@ -4,3 +4,4 @@ mod client;
 pub mod http;
 pub mod local;
 mod worker;
+pub mod ws;

@@ -129,6 +129,8 @@ pub fn json_response(status: StatusCode, value: &Value) -> Response {
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // One request per connection: the next one's head is looked at as this one's was.
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     dress(&mut response);
     response
 }

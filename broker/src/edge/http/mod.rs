@@ -4,12 +4,13 @@
 //! One request per connection, so that no second one slips past that reader. Decides nothing:
 //! it decodes, asks the broker and encodes.
 
-mod answer;
-mod call;
-mod gate;
+pub mod answer;
+pub mod call;
+pub mod gate;
 mod handlers;
 mod head;
 mod io;
+mod report;
 pub mod route;
 mod serve;
 mod ticket;
@@ -17,14 +18,16 @@ mod ticket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
+use super::ws::CHANNELS_MAX;
 use crate::admit::Validators;
 use crate::handle::Broker;
 use crate::token::{Keys, Token};
 
 pub use self::serve::{accept, listen};
 
+use self::report::Reporters;
 use self::ticket::Tickets;
 
 /// Large bodies that are read at once, at most.
@@ -39,8 +42,10 @@ struct Inner {
     port: u16,
     keys: Keys,
     tickets: Tickets,
+    reporters: Reporters,
     validators: Validators,
     decoding: Semaphore,
+    channels: Arc<Semaphore>,
     refused: AtomicU64,
 }
 
@@ -52,18 +57,31 @@ impl Surface {
             port,
             keys,
             tickets: Tickets::default(),
+            reporters: Reporters::default(),
             validators: Validators::default(),
             decoding: Semaphore::new(DECODING_MAX),
+            channels: Arc::new(Semaphore::new(CHANNELS_MAX)),
             refused: AtomicU64::new(0),
         }))
     }
 
-    fn broker(&self) -> &Broker {
+    /// Returns the broker behind it.
+    pub fn broker(&self) -> &Broker {
         &self.0.broker
     }
 
-    fn keys(&self) -> Token {
+    /// Returns the secret as it is now.
+    pub fn keys(&self) -> Token {
         self.0.keys.token()
+    }
+
+    /// Takes one of the places for live channels; `None` when all are taken.
+    pub fn channel_slot(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.channels).try_acquire_owned().ok()
+    }
+
+    fn reporters(&self) -> &Reporters {
+        &self.0.reporters
     }
 
     fn port(&self) -> u16 {

@@ -142,6 +142,13 @@ pub const ROUTES: &[Route] = &[
         Scope::Start,
         "Ask an execution to stop",
     ),
+    post(
+        Operation::Report,
+        "/api/v1/executions/report",
+        "executions.report",
+        Scope::Report,
+        "Report an execution that runs elsewhere",
+    ),
     get(
         Operation::Capabilities,
         "/api/v1/capabilities",
@@ -162,6 +169,13 @@ pub const ROUTES: &[Route] = &[
         "ticket",
         Scope::Observe,
         "Make a ticket for one upgrade of a browser, which cannot send a header there",
+    ),
+    get(
+        Operation::Channel,
+        "/events",
+        "events",
+        crate::edge::ws::PARAMETERS,
+        "Open the live channel, a WebSocket",
     ),
 ];
 

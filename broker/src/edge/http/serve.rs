@@ -24,7 +24,8 @@ use super::call::Query;
 use super::gate::{self, Caller};
 use super::io::Rewound;
 use super::route::{Operation, ROUTES, Route, find};
-use super::{Surface, handlers, head};
+use super::{Surface, handlers, head, report};
+use crate::edge::ws;
 use crate::openapi;
 
 /// How long a head may take.
@@ -136,7 +137,6 @@ async fn connection(stream: TcpStream, router: Router, surface: &Surface, open: 
         return;
     }
     let served = http1::Builder::new()
-        .keep_alive(false)
         .half_close(true)
         .max_headers(head::HEADERS_MAX + 1)
         .serve_connection(
@@ -228,6 +228,7 @@ async fn dispatch(
     surface: &Surface,
 ) -> Result<Response, Refusal> {
     let value = match route.operation {
+        Operation::Channel => return ws::upgrade(request, query, caller, surface),
         Operation::Instance => handlers::instance(query, surface)?,
         Operation::Health => handlers::health(surface).await?,
         Operation::OpenApi => openapi::document(ROUTES, &surface.broker().about.version),
@@ -240,7 +241,7 @@ async fn dispatch(
         Operation::Capabilities => surface.broker().capabilities(),
         Operation::Capability => surface.broker().capability(&query.needed("id")?)?,
         Operation::Ticket => handlers::ticket(&request, caller, surface)?,
-        Operation::Report | Operation::Channel => return Err(no_route()),
+        Operation::Report => report::report(request, surface).await?,
     };
     Ok(json_response(StatusCode::OK, &value))
 }
