@@ -220,7 +220,7 @@ pub struct Keys(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     path: PathBuf,
-    held: Mutex<(Token, Option<(u64, u64)>)>,
+    held: Mutex<(Token, Option<Inode>)>,
 }
 
 impl Keys {
@@ -254,11 +254,14 @@ impl Keys {
     }
 }
 
-fn inode(path: &Path) -> Option<(u64, u64)> {
+/// A file's device and number: another file under the same name has others.
+type Inode = (u64, u64);
+
+fn inode(path: &Path) -> Option<Inode> {
     fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-fn read(path: &Path) -> Result<Option<(Token, (u64, u64))>, TokenError> {
+fn read(path: &Path) -> Result<Option<(Token, Inode)>, TokenError> {
     let unsafe_file = |why| TokenError::Unsafe { path: path.to_owned(), why };
     let failed = |source| TokenError::Io { what: "read", path: path.to_owned(), source };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -82,7 +82,8 @@ impl Served {
         Self { checkout, broker, port, token }
     }
 
-    /// Serves a checkout.
+    /// Serves a checkout with the default limits.
+    #[expect(clippy::new_without_default, reason = "it starts a process")]
     pub fn new() -> Self {
         Self::with(&[])
     }
