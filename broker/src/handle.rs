@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use actix::Addr;
 use reeve_protocol::capability::Loaded;
+use reeve_protocol::fault::Stage;
 use reeve_protocol::{Code, ExecutionId, Fault, Limits};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::actor::{BrokerActor, Post};
+use crate::admit::Admitted;
 use crate::board::Board;
 use crate::clock::Clock;
 use crate::plane::{Input, Reply, RequestId};
@@ -87,6 +89,21 @@ impl Broker {
             "cancellable": snapshot.cancellable,
             "execution": snapshot,
         }))
+    }
+
+    /// Starts an admitted call.
+    ///
+    /// # Errors
+    ///
+    /// `ACTION_UNAVAILABLE` while this broker makes no workers of its own.
+    pub fn start(&self, admitted: Admitted) -> Result<Value, Fault> {
+        let Admitted { capability, input } = admitted;
+        tracing::debug!(capability = capability.id.as_str(), given = !input.is_null(), "a start");
+        let message = "this broker makes no workers of its own; nothing was started";
+        Err(Fault::new(Code::ActionUnavailable, message)
+            .at(Stage::Usable)
+            .because("no_worker")
+            .hint(format!("`reeve run {}` runs it here", capability.id)))
     }
 
     /// Returns whether nothing runs, waits or watches.

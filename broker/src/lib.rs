@@ -1,15 +1,18 @@
-//! The broker of a checkout: the execution plane, its actor, its stores and its local socket.
+//! The broker of a checkout: the execution plane, its actor, its stores, its local
+//! socket and its HTTP surface.
 //!
 //! The plane decides, the actor performs, the edges speak to sockets and decide nothing. Runs no
 //! code of any capability: that is what workers are for.
 
 mod actor;
+mod admit;
 mod board;
 mod clock;
 mod edge;
 mod handle;
 mod machine;
 mod manifest_watch;
+mod openapi;
 pub mod plane;
 pub mod pump;
 mod reads;
@@ -17,6 +20,7 @@ pub mod seat;
 mod serve;
 pub mod store;
 mod switchboard;
+pub mod token;
 
 pub use crate::machine::Orphans;
 pub use crate::serve::{Load, Options, ServeError, serve};

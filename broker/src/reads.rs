@@ -9,6 +9,7 @@ use reeve_protocol::snapshot::Snapshot;
 use reeve_protocol::{CapabilityId, Code, Event, ExecutionId, Fault, Seq, State};
 use serde_json::{Value, json};
 
+use crate::edge::ws;
 use crate::handle::Broker;
 use crate::plane::{self, Shown};
 use crate::store::Item;
@@ -168,6 +169,12 @@ impl Broker {
     pub fn protocol(&self) -> Value {
         let types: BTreeSet<String> =
             Kind::TAGS.iter().map(|tag| format!("execution.{tag}")).collect();
+        let subscription: Vec<Value> = ws::PARAMETERS
+            .iter()
+            .map(|(name, description)| {
+                json!({ "name": name, "description": description, "required": false })
+            })
+            .collect();
         json!({
             "protocol_version": SCHEMA_VERSION,
             "local_protocol": reeve_protocol::peer::PROTO,
@@ -175,6 +182,13 @@ impl Broker {
             "epoch": self.about.epoch,
             "instance": self.about.instance,
             "event_types": types,
+            "websocket": "/events",
+            "subscription": subscription,
+            "heartbeat_seconds": ws::HEARTBEAT.as_secs(),
+            "max_connections": ws::CHANNELS_MAX,
+            "max_frame_bytes": ws::FRAME_MAX,
+            "stream_types": ws::STREAM_TYPES,
+            "event_schema": schemars::schema_for!(Event),
             "limits": *self.limits,
         })
     }

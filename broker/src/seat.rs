@@ -126,6 +126,11 @@ impl Seat {
         Ok(Self { place: place.clone(), lease, socket_inode: None, machine_lock, _lock: lock })
     }
 
+    /// Says where HTTP is served; before [`Seat::listen`], which writes it down.
+    pub fn at(&mut self, url: String) {
+        self.lease.url = Some(url);
+    }
+
     /// Binds the socket and then writes the lease, so that a lease names what can be connected to.
     ///
     /// Must be called within a tokio runtime.

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use crate::actor::BrokerActor;
 use crate::board::Board;
 use crate::clock::Clock;
+use crate::edge::http::{self, Surface};
 use crate::edge::local;
 use crate::handle::{About, Broker};
 use crate::machine::{Machine, Orphans};
@@ -23,6 +24,7 @@ use crate::plane::Plane;
 use crate::seat::{Seat, SeatError};
 use crate::store::memory::Memory;
 use crate::switchboard::Switchboard;
+use crate::token::{Keys, TokenError};
 
 /// How often the socket's file, idleness and the manifest's settling are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -46,6 +48,8 @@ pub struct Options {
     pub orphans: Arc<dyn Orphans>,
     /// Leave when nothing ran, waited or watched for so long.
     pub idle: Option<Duration>,
+    /// The port of HTTP: a given one, 0 for any, `None` for the last one of this checkout.
+    pub port: Option<u16>,
     /// What the broker calls its version.
     pub version: String,
 }
@@ -56,6 +60,18 @@ pub enum ServeError {
     /// The seat could not be taken; somebody else may have it.
     #[error(transparent)]
     Seat(#[from] SeatError),
+    /// The token cannot be used.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The port cannot be listened on.
+    #[error("cannot listen on port {port} of 127.0.0.1")]
+    Port {
+        /// Which; 0 for any.
+        port: u16,
+        /// What came of it.
+        #[source]
+        source: std::io::Error,
+    },
     /// The system refused something that a broker needs.
     #[error("cannot {what}")]
     System {
@@ -93,6 +109,13 @@ async fn run(
     clock: Clock,
     ready: impl FnOnce(&Lease),
 ) -> Result<(), ServeError> {
+    let state_dir = &options.place.state_dir;
+    let keys = Keys::open(state_dir)?;
+    let listened = http::listen(options.port, state_dir).await;
+    let port_wanted = options.port.unwrap_or(0);
+    let tcp = listened.map_err(|source| ServeError::Port { port: port_wanted, source })?;
+    let port = tcp.local_addr().map_err(system("see the port"))?.port();
+    seat.at(format!("http://127.0.0.1:{port}"));
     let listener = seat.listen()?;
     let epoch = random_hex(8)?;
     let limits = Arc::new(options.limits.clone());
@@ -135,6 +158,8 @@ async fn run(
     let open = Arc::new(AtomicUsize::new(0));
     let mut accepting =
         actix::spawn(local::accept(listener, broker.clone(), machine.clone(), Arc::clone(&open)));
+    let surface = Surface::new(broker.clone(), port, keys);
+    let accepting_http = actix::spawn(http::accept(tcp, surface));
     ready(seat.lease());
     let changed = crate::manifest_watch::watch(&options.place.manifest());
     let mut idle_for = Duration::ZERO;
@@ -169,6 +194,7 @@ async fn run(
         }
     }
     accepting.abort();
+    accepting_http.abort();
     broker.stop.notify_waiters();
     tokio::time::sleep(FAREWELL).await;
     seat.leave();

@@ -15,6 +15,7 @@ mod run;
 mod serve;
 mod status;
 mod stop;
+mod token;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -64,6 +65,8 @@ enum Command {
     Stop(stop::StopArgs),
     /// Write a manifest for this checkout
     Init(init::InitArgs),
+    /// Print the token that HTTP asks for
+    Token(token::TokenArgs),
 }
 
 /// The checkout that a command acts on.
@@ -159,6 +162,7 @@ fn dispatch(ui: &mut Ui, here: &Here, command: Command) -> Result<Exit, Failure>
         Command::Status(args) => status::run(ui, here, args),
         Command::Stop(args) => stop::run(ui, here, args),
         Command::Init(args) => init::run(ui, here, args),
+        Command::Token(args) => token::run(ui, here, args),
     }
 }
 

@@ -6,11 +6,11 @@
 
 use std::borrow::Cow;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer};
 use serde::ser::{SerializeMap, SerializeStruct, Serializer};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::batch::Output;
 use crate::fault::{Fault, Stage};
@@ -424,6 +424,41 @@ pub struct Event {
     pub timestamp: Timestamp,
     /// What happened.
     pub kind: Kind,
+}
+
+/// Describes the public form: the envelope, and each known type with its own data.
+impl JsonSchema for Event {
+    fn schema_name() -> Cow<'static, str> {
+        "Event".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let known = Known::json_schema(generator).to_value();
+        let variants = known["oneOf"].as_array().cloned().unwrap_or_default();
+        let types: Vec<Value> = variants
+            .iter()
+            .filter_map(|variant| variant["properties"].as_object()?.iter().next())
+            .map(|(tag, data)| {
+                json!({ "properties": { "type": { "const": format!("{PREFIX}{tag}") }, "data": data } })
+            })
+            .collect();
+        json_schema!({
+            "type": "object",
+            "required": [
+                "schema_version", "event_id", "execution_id", "sequence", "timestamp", "type", "data",
+            ],
+            "properties": {
+                "schema_version": { "const": SCHEMA_VERSION },
+                "event_id": { "type": "string" },
+                "execution_id": { "type": "string" },
+                "sequence": { "type": "integer", "minimum": 1 },
+                "timestamp": { "type": "string", "format": "date-time" },
+                "type": { "type": "string", "pattern": "^execution\\." },
+                "data": true,
+            },
+            "anyOf": types,
+        })
+    }
 }
 
 impl Serialize for Event {

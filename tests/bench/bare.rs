@@ -32,7 +32,7 @@ pub fn child(args: &[String]) {
 
 /// Writes lines, 64 KiB at a time.
 fn lines(bytes: usize) {
-    let mut line = vec![b'x'; LINE];
+    let mut line = [b'x'; LINE];
     line[LINE - 1] = b'\n';
     let chunk = line.repeat((64 << 10) / LINE);
     write_all(&chunk, bytes);

@@ -61,6 +61,11 @@ fn a_stopped_worker_is_shown_as_suspended_and_goes_on() {
     let ran = run.wait();
     assert_eq!((ran.stdout.as_str(), ran.code()), ("begun\nend\n", 0), "{ran:?}");
     assert_eq!(checkout.show(&id)["state"], "succeeded");
+    let history = checkout.history(&id);
+    let stopped = history.iter().position(|event| event["type"] == "execution.suspended");
+    let at = stopped.expect("the worker says itself that it was stopped");
+    assert_eq!(history[at + 1]["type"], "execution.resumed");
+    assert!(history[at + 1]["data"]["suspended_ms"].as_u64() > Some(0));
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_frame_without_a_kind_or_beyond_the_bound_is_refused() {
-    let served = Served::new();
+    let served = Served::plain();
     refused(&served, &[0, 0, 0, 0], "bad_frame");
     refused(&served, &[0xff, 0xff, 0xff, 0xff], "frame_too_large");
     refused(&served, &[0x00, 0x10, 0x00, 0x01], "frame_too_large");
@@ -34,7 +34,7 @@ fn a_frame_without_a_kind_or_beyond_the_bound_is_refused() {
 
 #[test]
 fn half_a_length_and_then_the_end_is_nothing() {
-    let served = Served::new();
+    let served = Served::plain();
     let mut wire = Wire::silent(&served.socket);
     wire.raw(&[0, 0]);
     wire.stream().shutdown(std::net::Shutdown::Write).expect("a stream can be ended");
@@ -52,7 +52,7 @@ fn the_first_frame_is_hello_and_comes_in_time() {
 
 #[test]
 fn a_message_that_is_not_well_formed_is_refused_by_its_fault() {
-    let served = Served::new();
+    let served = Served::plain();
     let nested = |depth: usize| [vec![0x91; depth], vec![0xc0]].concat();
     let claims = |marker: u8| vec![marker, 0xff, 0xff, 0xff, 0xff];
     for (body, reason) in [
@@ -78,7 +78,7 @@ fn a_message_that_is_not_well_formed_is_refused_by_its_fault() {
 
 #[test]
 fn another_version_is_told_which_one_is_spoken() {
-    let served = Served::new();
+    let served = Served::plain();
     for proto in [0, 99] {
         let hello = Hello { proto, ..hello(Role::Client) };
         refused(&served, &framed(kind::HELLO, &frame::encode(&hello)), "unsupported_version");
@@ -87,14 +87,14 @@ fn another_version_is_told_which_one_is_spoken() {
 
 #[test]
 fn a_peer_that_means_another_broker_is_told_so() {
-    let served = Served::new();
+    let served = Served::plain();
     let hello = Hello { instance: Some("0".repeat(32)), ..hello(Role::Worker) };
     refused(&served, &framed(kind::HELLO, &frame::encode(&hello)), "stale_instance");
 }
 
 #[test]
 fn a_frame_of_an_unknown_kind_is_skipped() {
-    let served = Served::new();
+    let served = Served::plain();
     let mut wire = Wire::client(&served.socket);
     wire.raw(&framed(250, &[1, 2, 3]));
     assert!(wire.ask(reeve_protocol::stream::Op::Status {}).is_ok());
@@ -102,7 +102,7 @@ fn a_frame_of_an_unknown_kind_is_skipped() {
 
 #[test]
 fn a_role_sends_its_own_frames_only() {
-    let served = Served::new();
+    let served = Served::plain();
     let mut client = Wire::client(&served.socket);
     client.raw(&framed(kind::HEARTBEAT, &[0x80]));
     assert!(client.closed().contains("forbidden_role"));
@@ -114,7 +114,7 @@ fn a_role_sends_its_own_frames_only() {
 
 #[test]
 fn random_bytes_never_end_the_broker() {
-    let served = Served::new();
+    let served = Served::plain();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = || {
         state ^= state << 13;
@@ -159,7 +159,7 @@ fn a_thousand_connections_that_say_nothing_block_nobody() {
 
 #[test]
 fn a_descriptor_that_is_passed_along_is_not_kept() {
-    let served = Served::new();
+    let served = Served::plain();
     let pid = served.broker.pid();
     let open = || std::fs::read_dir(format!("/proc/{pid}/fd")).map(Iterator::count).unwrap_or(0);
     // Some of its own may follow; of those that are passed there are hundreds.

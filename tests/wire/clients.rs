@@ -61,7 +61,7 @@ fn wait_for(served: &Served, number: u32, last: u64) {
 
 #[test]
 fn a_reader_gets_the_history_and_then_what_happens() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, mut granted) = running(&served, 1);
     wait_for(&served, 1, 3);
     let (mut reader, subbed) = follow(&served, 1, 0);
@@ -78,7 +78,7 @@ fn a_reader_gets_the_history_and_then_what_happens() {
 
 #[test]
 fn a_cursor_is_gone_on_from_by_anybody() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, mut granted) = running(&served, 2);
     let events: Vec<Kind> = (0..200).map(progress).collect();
     worker.report(&mut granted, &events);
@@ -93,7 +93,7 @@ fn a_cursor_is_gone_on_from_by_anybody() {
 
 #[test]
 fn a_cursor_ahead_of_the_history_is_answered_at_once() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, mut granted) = running(&served, 3);
     wait_for(&served, 3, 3);
     let (mut reader, _) = follow(&served, 3, 1_000);
@@ -112,7 +112,7 @@ fn a_cursor_ahead_of_the_history_is_answered_at_once() {
 
 #[test]
 fn a_cursor_of_another_history_starts_from_the_beginning() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, mut granted) = running(&served, 4);
     worker.report(&mut granted, &[progress(1), completed()]);
     wait_for(&served, 4, 5);
@@ -128,7 +128,7 @@ fn a_cursor_of_another_history_starts_from_the_beginning() {
 
 #[test]
 fn a_reader_of_everything_sees_what_begins_after_it_came() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, mut granted) = running(&served, 5);
     worker.report(&mut granted, &[completed()]);
     wait_for(&served, 5, 4);
@@ -146,7 +146,7 @@ fn a_reader_of_everything_sees_what_begins_after_it_came() {
 
 #[test]
 fn an_execution_that_nobody_knows_is_named_as_such() {
-    let served = Served::new();
+    let served = Served::plain();
     let (_, subbed) = follow(&served, 999, 0);
     assert_eq!(subbed.unknown, [id(999)]);
     let fault =
@@ -157,7 +157,7 @@ fn an_execution_that_nobody_knows_is_named_as_such() {
 
 #[test]
 fn a_change_beside_the_events_is_pushed() {
-    let served = Served::new();
+    let served = Served::plain();
     let (_worker, _) = running(&served, 7);
     wait_for(&served, 7, 3);
     let (mut reader, _) = follow(&served, 7, 3);

@@ -33,7 +33,7 @@ impl Served {
     }
 
     /// Serves a checkout with the default limits.
-    pub fn new() -> Self {
+    pub fn plain() -> Self {
         Self::with(&[])
     }
 

@@ -44,7 +44,7 @@ fn through(worker: &mut Wire, wanted: Seq) -> Ack {
 
 #[test]
 fn a_worker_reports_from_begin_to_end() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, mut granted) = running(&served, 1);
     assert_eq!(granted.next, Seq(4));
     worker.report(&mut granted, &[progress(1), progress(2)]);
@@ -61,7 +61,7 @@ fn a_worker_reports_from_begin_to_end() {
 
 #[test]
 fn a_batch_counts_once_however_often_it_comes() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, granted) = running(&served, 2);
     let five = granted.batch(&[progress(1), progress(2), progress(3), progress(4), progress(5)]);
     worker.batch(&five);
@@ -81,7 +81,7 @@ fn a_batch_counts_once_however_often_it_comes() {
 
 #[test]
 fn a_gap_is_not_applied_and_is_asked_for() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, granted) = running(&served, 3);
     through(&mut worker, Seq(3));
     let beyond = Granted { next: Seq(7), ..granted };
@@ -98,7 +98,7 @@ fn a_gap_is_not_applied_and_is_asked_for() {
 
 #[test]
 fn nothing_follows_the_end() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, mut granted) = running(&served, 4);
     worker.report(&mut granted, &[completed(), progress(9), completed()]);
     let fenced: Fenced = worker.expect(kind::FENCED);
@@ -110,7 +110,7 @@ fn nothing_follows_the_end() {
 
 #[test]
 fn an_end_without_a_beginning_is_refused() {
-    let served = Served::new();
+    let served = Served::plain();
     let mut worker = Wire::worker(&served.socket);
     let mut granted = worker.attach(id(5), description("test.wire"));
     worker.report(&mut granted, &[completed()]);
@@ -120,7 +120,7 @@ fn an_end_without_a_beginning_is_refused() {
 
 #[test]
 fn a_checksum_that_does_not_match_closes_that_connection_alone() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, granted) = running(&served, 6);
     let (other, _) = running(&served, 7);
     let mut bytes = granted.batch(&[progress(1)]).bytes().to_vec();
@@ -170,7 +170,7 @@ fn text_that_a_worker_left_dirty_reaches_nobody() {
 
 #[test]
 fn an_unknown_kind_of_event_is_kept_and_shown() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, mut granted) = running(&served, 10);
     let data = json!({ "colour": "blue" });
     worker.report(&mut granted, &[Kind::Unknown { tag: "painted".to_owned(), data: data.clone() }]);
@@ -184,7 +184,7 @@ fn an_unknown_kind_of_event_is_kept_and_shown() {
 
 #[test]
 fn an_old_fence_writes_nothing() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, granted) = running(&served, 11);
     through(&mut worker, Seq(3));
     let old = Batch::of_events(granted.handle, Fence(0), Seq(4), &[stamped(progress(1))]);
@@ -196,7 +196,7 @@ fn an_old_fence_writes_nothing() {
 
 #[test]
 fn a_worker_whose_connection_broke_comes_back_to_where_it_was() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, mut granted) = running(&served, 12);
     worker.report(&mut granted, &[progress(1)]);
     through(&mut worker, Seq(4));
@@ -297,7 +297,7 @@ fn a_worker_that_takes_no_commands_is_not_taken_for_alive() {
 
 #[test]
 fn who_holds_a_lock_lets_the_next_one_begin() {
-    let served = Served::new();
+    let served = Served::plain();
     let locked = || {
         let mut description = description("test.serial");
         description.lock = Some("lock target".to_owned());
@@ -326,7 +326,7 @@ fn who_holds_a_lock_lets_the_next_one_begin() {
 
 #[test]
 fn what_waits_is_cancelled_at_once_and_never_begins() {
-    let served = Served::new();
+    let served = Served::plain();
     let mut lock = description("test.serial");
     lock.lock = Some("lock target".to_owned());
     let mut first = Wire::worker(&served.socket);
@@ -349,7 +349,7 @@ fn what_waits_is_cancelled_at_once_and_never_begins() {
 
 #[test]
 fn a_cancel_reaches_the_worker_once_and_is_told_from_then_on() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, mut granted) = running(&served, 24);
     let mut client = Wire::client(&served.socket);
     let cancel = || Op::Cancel { id: id(24), by: "tester".to_owned(), force: false };
@@ -450,7 +450,7 @@ fn snapshots_count_what_they_do_not_list() {
 
 #[test]
 fn ten_thousand_heartbeats_change_nothing() {
-    let served = Served::new();
+    let served = Served::plain();
     let (mut worker, mut granted) = running(&served, 52);
     for _ in 0..10_000 {
         worker.send(kind::HEARTBEAT, &reeve_protocol::peer::Heartbeat::default());

@@ -21,6 +21,7 @@ use reeve_protocol::snapshot::Description;
 use reeve_protocol::{Code, ExecutionId, Fault, Kind, Limits, Now, Snapshot, State};
 use rustix::process::Signal;
 use serde_json::Value;
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::clock::{self, Clock};
@@ -37,6 +38,9 @@ use verdict::Stop;
 
 /// How often a tree that is ending is looked at.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long ago a wait may have ended that a signal to continue is about: what had come in the
+/// meantime is sometimes seen before the signal.
+const MOMENT: Duration = Duration::from_millis(500);
 /// Who asks when a person interrupts.
 const TERMINAL: &str = "terminal";
 /// Processes that one diagnostic names.
@@ -147,6 +151,8 @@ pub async fn run(call: Call, hooks: Hooks<'_>) -> Outcome {
         exit: None,
         output: None,
         ended: None,
+        continued: signal(SignalKind::from_raw(Signal::CONT.as_raw())).ok(),
+        wait: Wait::default(),
         call,
     };
     while drive.turn().await {}
@@ -185,6 +191,23 @@ struct Drive<'a> {
     output: Option<Value>,
     /// How the execution was ended before this worker began.
     ended: Option<Ended>,
+    /// Tells that this process continued after a signal had stopped it.
+    continued: Option<Signals>,
+    /// The longest wait that ended a moment ago: where a stop was in it, it hid there.
+    wait: Wait,
+}
+
+/// One wait of the drive.
+#[derive(Clone, Copy, Default)]
+struct Wait {
+    from: Now,
+    to: Duration,
+}
+
+impl Wait {
+    fn length(&self) -> Duration {
+        self.to.saturating_sub(self.from.mono)
+    }
 }
 
 struct Interrupts {
@@ -213,6 +236,7 @@ enum Woken {
     Link(LinkEvent),
     Child(Option<ChildOutput>),
     Interrupt,
+    Continued,
     Timer,
 }
 
@@ -229,17 +253,33 @@ impl Drive<'_> {
         if self.is_done() {
             return false;
         }
+        let before = self.clock.now();
         let woken = self.wake().await;
         let now = self.clock.now();
+        let wait = Wait { from: before, to: now.mono };
+        if wait.length() >= self.wait.length() || now.mono > self.wait.to + MOMENT {
+            self.wait = wait;
+        }
         match woken {
             Woken::Link(event) => self.on_link(event, now),
             Woken::Child(Some(output)) => self.on_child(output, now),
             Woken::Child(None) => self.on_end(now).await,
             Woken::Interrupt => self.on_interrupt(now),
+            Woken::Continued => self.on_continued(now),
             Woken::Timer => {}
         }
         self.on_time(self.clock.now()).await;
         true
+    }
+
+    /// Tells everybody who watches why nothing came for a while.
+    fn on_continued(&mut self, now: Now) {
+        let suspended_ms = u64::try_from(self.wait.length().as_millis()).unwrap_or(u64::MAX);
+        for kind in [Kind::Suspended { at: self.wait.from.wall }, Kind::Resumed { suspended_ms }] {
+            if let Err(refused) = self.session.emit(kind, now) {
+                tracing::debug!(%refused, "it continued while nothing ran");
+            }
+        }
     }
 
     async fn wake(&mut self) -> Woken {
@@ -248,6 +288,12 @@ impl Drive<'_> {
         let timer = async {
             match deadline {
                 Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let continued = async {
+            match &mut self.continued {
+                Some(signals) => signals.recv().await,
                 None => std::future::pending().await,
             }
         };
@@ -261,6 +307,7 @@ impl Drive<'_> {
             () = timer => Woken::Timer,
             event = self.link.next() => Woken::Link(event),
             Some(()) = self.interrupts.rx.recv() => Woken::Interrupt,
+            Some(()) = continued => Woken::Continued,
             output = child => Woken::Child(output),
         }
     }

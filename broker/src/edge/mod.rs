@@ -1,5 +1,7 @@
 //! Edges: code with a socket. They decode, ask and encode, and decide nothing.
 
 mod client;
+pub mod http;
 pub mod local;
 mod worker;
+pub mod ws;

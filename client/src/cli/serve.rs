@@ -26,6 +26,9 @@ pub(super) struct ServeArgs {
     /// Leave when nothing has run, waited or watched for so long, such as "30m"
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     idle: Option<Duration>,
+    /// The port of HTTP on 127.0.0.1; 0 for any [default: the last one of this checkout]
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
     /// Where events are kept
     #[arg(long, value_enum, default_value_t, value_name = "STORE")]
     store: Store,
@@ -64,6 +67,7 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Fai
         orphans: Arc::new(Marked),
         load: Arc::new(move || load(&place, &args.limits)),
         idle: args.idle,
+        port: args.port,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let format = ui.format;
@@ -91,6 +95,9 @@ fn tell(ui: &mut Ui, lease: &Lease, word: &str) {
     if ui.format == Format::Text {
         let (root, pid) = (lease.root.display(), lease.pid);
         ui.note(format_args!("{} {root} (pid {pid})", word.replace('_', " ")));
+        if let Some(url) = &lease.url {
+            ui.note(format_args!("HTTP at {url}; `reeve token` prints the token"));
+        }
         ui.line(lease.socket.display());
     } else {
         ui.json(&json!({

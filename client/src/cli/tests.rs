@@ -31,6 +31,9 @@ fn commands_are_read() {
         "capabilities show a.b",
         "status",
         "stop --force",
+        "serve --port 0",
+        "token --scope observe,start",
+        "token --rotate --format json",
         "init --force",
         "-C /tmp status",
     ] {
@@ -54,6 +57,8 @@ fn what_is_none_is_a_usage_error() {
         &["executions", "list", "--state", "done"],
         &["executions", "watch", "--after", "3"],
         &["serve", "--idle", "soon"],
+        &["serve", "--port", "70000"],
+        &["token", "--scope", "observe,all"],
         &["serve", "--store", "disk"],
         &["nonsense"],
         &[],

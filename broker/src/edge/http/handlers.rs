@@ -1,0 +1,131 @@
+//! The answers of the routes: each decodes, asks the broker, and hands its answer on.
+
+use axum::body::Body;
+use http::Request;
+use reeve_protocol::{CapabilityId, Code, ExecutionId, Fault, Seq, State};
+use serde_json::{Value, json};
+
+use super::Surface;
+use super::answer::Refusal;
+use super::call::{Query, body, flag_member, text_member};
+use super::gate::{Caller, one, unauthorized};
+use super::route::{Operation, Route};
+use super::ticket;
+use crate::admit::admit;
+use crate::plane::Input;
+use crate::reads::ListQuery;
+
+/// Letters and digits of a caller's nonce.
+const NONCE: std::ops::RangeInclusive<usize> = 8..=128;
+/// Characters of an idempotency key, at most.
+const KEY_MAX: usize = 128;
+
+pub fn instance(query: &Query, surface: &Surface) -> Result<Value, Refusal> {
+    let nonce: String = query.needed("nonce")?;
+    if !NONCE.contains(&nonce.len()) || !nonce.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Err(Fault::new(Code::InvalidRequest, "nonce: 8 to 128 letters and digits")
+            .because("shape")
+            .into());
+    }
+    let about = &surface.broker().about;
+    Ok(json!({
+        "instance": about.instance,
+        "version": about.version,
+        "nonce": nonce,
+        "proof": surface.keys().proof(&nonce),
+    }))
+}
+
+/// Asks the plane for nothing, which it must answer.
+pub async fn health(surface: &Surface) -> Result<Value, Refusal> {
+    let broker = surface.broker();
+    let (subscriber, _signal) = broker.switchboard.reader();
+    let asked = broker.ask(|request| Input::Subscribe {
+        request,
+        subscriber,
+        executions: Vec::new(),
+        all: false,
+    });
+    let answered = asked.await;
+    broker.switchboard.reader_left(subscriber);
+    answered?;
+    Ok(json!({
+        "ok": true,
+        "instance": broker.about.instance,
+        "version": broker.about.version,
+        "uptime_ms": u64::try_from(broker.uptime().as_millis()).unwrap_or(u64::MAX),
+    }))
+}
+
+pub fn list(query: &Query, surface: &Surface) -> Result<Value, Refusal> {
+    let state = match query.get("state") {
+        None => None,
+        Some(word) => Some(serde_json::from_value::<State>(word.into()).map_err(|_| {
+            Fault::new(Code::InvalidRequest, "state: this is no state")
+                .because("shape")
+                .hint("there are queued, running, cancelling, succeeded, failed and cancelled")
+        })?),
+    };
+    let query = ListQuery {
+        state,
+        capability: query.typed::<CapabilityId>("capability")?,
+        limit: query.number("limit")?,
+        before: query.typed::<ExecutionId>("before")?,
+    };
+    Ok(surface.broker().list(&query)?)
+}
+
+pub async fn events(query: &Query, surface: &Surface) -> Result<Value, Refusal> {
+    let id = query.needed("id")?;
+    let after = Seq(query.number("after")?.unwrap_or_default());
+    Ok(surface.broker().events(id, after, query.number("limit")?).await?)
+}
+
+pub async fn start(request: Request<Body>, surface: &Surface) -> Result<Value, Refusal> {
+    let members = body(request, &["capability", "input", "idempotency_key"], surface).await?;
+    let id: CapabilityId = text_member(&members, "capability")?;
+    if let Some(key) = members.get("idempotency_key") {
+        let good = key.as_str().is_some_and(|key| !key.is_empty() && key.len() <= KEY_MAX);
+        if !good {
+            let message = format!("\"idempotency_key\" is a text of 1 to {KEY_MAX} bytes");
+            return Err(Fault::new(Code::InvalidArgs, message).because("shape").into());
+        }
+    }
+    let input = members.get("input").cloned().unwrap_or_default();
+    let admitted = admit(&surface.broker().registry(), &surface.0.validators, &id, input).await?;
+    Ok(surface.broker().start(admitted)?)
+}
+
+pub async fn cancel(request: Request<Body>, surface: &Surface) -> Result<Value, Refusal> {
+    let members = body(request, &["id", "force"], surface).await?;
+    let id: ExecutionId = text_member(&members, "id")?;
+    let force = flag_member(&members, "force")?;
+    Ok(surface.broker().cancel(id, "http", force).await?)
+}
+
+pub fn ticket(
+    request: &Request<Body>,
+    caller: Caller,
+    surface: &Surface,
+) -> Result<Value, Refusal> {
+    let scopes = caller.scopes.ok_or_else(unauthorized)?;
+    let origin = one(request.headers(), "origin");
+    let made = surface.0.tickets.make(scopes, origin, surface.broker().uptime())?;
+    Ok(json!({ "ticket": made, "expires_in": ticket::GOOD_FOR.as_secs() }))
+}
+
+/// Looks for a ticket where one is taken, and uses it up.
+pub fn by_ticket(
+    request: &Request<Body>,
+    route: Option<&'static Route>,
+    surface: &Surface,
+) -> Option<Caller> {
+    let route = route.filter(|route| route.operation == Operation::Channel)?;
+    let upgrades = request.headers().contains_key("upgrade");
+    let anonymous = !request.headers().contains_key("authorization");
+    let query = Query::parse(request.uri().query(), route.query, &["execution"]).ok()?;
+    let ticket = query.get("ticket").filter(|_| upgrades && anonymous)?;
+    let origin = one(request.headers(), "origin");
+    let scopes = surface.0.tickets.use_up(ticket, origin, surface.broker().uptime())?;
+    Some(Caller { scopes: Some(scopes) })
+}

@@ -1,0 +1,218 @@
+//! The description of the HTTP surface (OpenAPI 3.1), assembled from the route table and the
+//! schemas of the types that the answers are made of. Nothing in it is written down twice.
+
+use reeve_protocol::snapshot::Snapshot;
+use reeve_protocol::{Descriptor, Event, Fault, Limits, State};
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use crate::edge::http::route::{Operation, Route};
+
+/// Assembles the document.
+pub fn document(routes: &[Route], version: &str) -> Value {
+    let mut paths = Map::new();
+    for route in routes {
+        let method = if route.posts { "post" } else { "get" };
+        paths.insert(route.path.to_owned(), json!({ method: operation(route) }));
+    }
+    json!({
+        "openapi": "3.1.0",
+        "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
+        "info": {
+            "title": "Reeve",
+            "version": version,
+            "summary": "The broker of a checkout: its executions and what it declares",
+        },
+        "security": [{ "token": [] }],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "schemas": schemas(),
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let parameters: Vec<Value> = route
+        .query
+        .iter()
+        .map(|(name, about)| {
+            let many = *name == "execution";
+            let text = json!({ "type": "string" });
+            let schema = if many { json!({ "type": "array", "items": text }) } else { text };
+            json!({ "name": name, "in": "query", "description": about, "schema": schema })
+        })
+        .collect();
+    let refused = json!({ "$ref": "#/components/schemas/Refused" });
+    let mut operation = json!({
+        "operationId": route.id,
+        "summary": route.summary,
+        "parameters": parameters,
+        "responses": {
+            "default": {
+                "description": "Why it is not answered.",
+                "content": { "application/json": { "schema": refused } },
+            },
+        },
+    });
+    if route.operation == Operation::Channel {
+        operation["responses"]["101"] =
+            json!({ "description": "The live channel: one JSON document per text frame." });
+    } else {
+        operation["responses"]["200"] = json!({
+            "description": "The answer.",
+            "content": { "application/json": { "schema": answer(route.operation) } },
+        });
+    }
+    match route.scope {
+        None => operation["security"] = json!([]),
+        Some(scope) => operation["x-reeve-scope"] = scope.as_str().into(),
+    }
+    if let Some(schema) = body(route.operation) {
+        operation["requestBody"] =
+            json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+    }
+    operation
+}
+
+fn refer(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+/// An object with exactly these members.
+fn object(required: Value, optional: Value) -> Value {
+    let needed: Vec<String> =
+        required.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
+    let members = required.as_object().into_iter().chain(optional.as_object()).flatten();
+    let members: Map<String, Value> =
+        members.map(|(name, schema)| (name.clone(), schema.clone())).collect();
+    json!({
+        "type": "object",
+        "properties": members,
+        "required": needed,
+        "additionalProperties": false,
+    })
+}
+
+fn list_of(item: &Value) -> Value {
+    json!({ "type": "array", "items": item })
+}
+
+fn answer(operation: Operation) -> Value {
+    let (text, count) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 0 }));
+    let (flag, any) = (json!({ "type": "boolean" }), json!({ "type": "object" }));
+    match operation {
+        Operation::Instance => object(
+            json!({ "instance": text, "version": text, "nonce": text, "proof": text }),
+            json!({}),
+        ),
+        Operation::Health => object(
+            json!({ "ok": flag, "instance": text, "version": text, "uptime_ms": count }),
+            json!({}),
+        ),
+        Operation::OpenApi | Operation::Channel => any,
+        Operation::List => object(
+            json!({
+                "count": count, "remembered": count, "active": count, "queued": count,
+                "live_channels": count, "executions": list_of(&refer("Summary")),
+            }),
+            json!({ "next": text }),
+        ),
+        Operation::Get | Operation::Start => refer("Snapshot"),
+        Operation::Events => object(
+            json!({
+                "execution_id": text, "state": refer("State"), "events": list_of(&refer("Event")),
+                "last_sequence": count, "head": count, "more": flag, "truncated": flag,
+            }),
+            json!({
+                "gaps": list_of(&object(
+                    json!({ "from": count, "to": count, "reason": text }), json!({}))),
+                "ahead": object(json!({ "after": count, "head": count }), json!({})),
+            }),
+        ),
+        Operation::Protocol => json!({
+            "type": "object",
+            "required": ["protocol_version", "epoch", "event_types", "limits"],
+            "properties": {
+                "protocol_version": text, "epoch": text, "event_types": list_of(&text),
+                "limits": refer("Limits"),
+            },
+        }),
+        Operation::Cancel => object(
+            json!({
+                "outcome": { "enum": ["requested", "already_requested", "already_finished"] },
+                "cancellable": flag, "execution": refer("Snapshot"),
+            }),
+            json!({}),
+        ),
+        Operation::Report => object(
+            json!({ "through": count, "cancel": flag, "state": refer("State") }),
+            json!({ "resend_from": count, "fenced": refer("Fault"), "force": flag, "by": text }),
+        ),
+        Operation::Capabilities => object(
+            json!({
+                "count": count, "capabilities": list_of(&refer("Descriptor")),
+                "problems": list_of(&text), "digest": text,
+            }),
+            json!({}),
+        ),
+        Operation::Capability => refer("Descriptor"),
+        Operation::Ticket => object(json!({ "ticket": text, "expires_in": count }), json!({})),
+    }
+}
+
+fn body(operation: Operation) -> Option<Value> {
+    let (text, id) = (json!({ "type": "string" }), json!({ "type": "string", "minLength": 27 }));
+    match operation {
+        Operation::Start => Some(object(
+            json!({ "capability": text }),
+            json!({ "input": { "type": ["object", "null"] }, "idempotency_key": text }),
+        )),
+        Operation::Cancel => {
+            Some(object(json!({ "id": id }), json!({ "force": { "type": "boolean" } })))
+        }
+        Operation::Report => Some(object(
+            json!({ "id": id, "pid": { "type": "integer", "minimum": 1 } }),
+            json!({
+                "description": object(
+                    json!({ "capability": text }),
+                    json!({
+                        "title": text, "input": { "type": ["object", "null"] },
+                        "cancellable": { "type": "boolean" },
+                    }),
+                ),
+                "first": { "type": "integer", "minimum": 1 },
+                "events": { "type": "array", "maxItems": 500, "items": {
+                    "type": "object",
+                    "required": ["type"],
+                    "properties": { "type": text, "data": { "type": "object" } },
+                } },
+            }),
+        )),
+        _ => None,
+    }
+}
+
+fn schemas() -> Value {
+    let settings = SchemaSettings::draft2020_12()
+        .for_serialize()
+        .with(|settings| settings.definitions_path = "/components/schemas".into());
+    let mut generator = settings.into_generator();
+    generator.subschema_for::<Snapshot>();
+    generator.subschema_for::<Fault>();
+    generator.subschema_for::<Descriptor>();
+    generator.subschema_for::<Limits>();
+    generator.subschema_for::<Event>();
+    generator.subschema_for::<State>();
+    let mut schemas = generator.take_definitions(true);
+    let mut summary = schemas.get("Snapshot").cloned().unwrap_or_default();
+    if let Some(members) = summary["properties"].as_object_mut() {
+        members.remove("input");
+    }
+    if let Some(required) = summary["required"].as_array_mut() {
+        required.retain(|name| name != "input");
+    }
+    schemas.insert("Summary".to_owned(), summary);
+    schemas.insert("Refused".to_owned(), object(json!({ "error": refer("Fault") }), json!({})));
+    Value::Object(schemas)
+}
