@@ -1,7 +1,7 @@
 //! Events: one fact about one execution each, in the shape of the local wire and in the public one.
 //!
 //! On the local wire a [`Stamped`] travels as MessagePack, the kind tagged from outside. What
-//! programs and browsers read is an [`Event`]: the seven members of S-EXEC's envelope, made from
+//! programs and browsers read is an [`Event`]: the seven members of the public envelope, made from
 //! a stamped kind and its position. Both keep a kind that they do not know, whole.
 
 use std::borrow::Cow;
@@ -413,7 +413,7 @@ pub struct Stamped {
     pub kind: Kind,
 }
 
-/// An event as programs, browsers and people read it (S-EXEC, "The event protocol").
+/// An event as programs, browsers and people read it (see `docs/EXECUTIONS.md`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// The execution that it is about.

@@ -1,4 +1,4 @@
-//! The states of an execution and the legal moves between them (S-EXEC, "The lifecycle").
+//! The states of an execution and the legal moves between them.
 
 use std::fmt;
 

@@ -274,7 +274,7 @@ pub struct Late {
     pub unsent_events: u64,
 }
 
-/// A value that stands in for one that is too large for a frame (S-EXEC, "The live channel").
+/// A value that stands in for one that is too large for a frame.
 pub fn withheld(bytes: usize, limit: usize, link: &str) -> Value {
     serde_json::json!({ "withheld": "too_large", "bytes": bytes, "limit": limit, "self": link })
 }

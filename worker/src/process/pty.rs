@@ -1,6 +1,6 @@
 //! A terminal of its own for a process.
 //!
-//! Owns both ends of it: [`Terminal`] opens one and sets it up, [`launcher_main`] makes it the
+//! Owns both ends of it: `Terminal` opens one and sets it up, [`launcher_main`] makes it the
 //! controlling terminal of the program, which only the process itself can do, between its start
 //! and the program. Nobody sits at the terminal: what is typed is not echoed.
 

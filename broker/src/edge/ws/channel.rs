@@ -331,7 +331,9 @@ impl Channel {
             Err(fault) => return Ok(Err(fault)),
         };
         let all = target.all.then_some(horizon);
-        self.pump.subscribe(&subbed, all, differs, &mut self.out);
+        let foreign: Vec<_> =
+            target.executions.iter().filter(|_| differs).map(|from| from.execution).collect();
+        self.pump.subscribe(&subbed, all, &foreign, &mut self.out);
         let ready = self.ready(word, target.all, &subbed, differs).await?;
         self.send(vec![document(&ready)]).await?;
         Ok(Ok(()))
