@@ -107,6 +107,8 @@ pub struct Follower {
     cursors: BTreeMap<ExecutionId, Cursor>,
     ended: BTreeMap<ExecutionId, Seq>,
     handles: BTreeMap<Handle, ExecutionId>,
+    /// The handles of this connection whose executions have ended.
+    ended_handles: VecDeque<(Handle, ExecutionId)>,
     again: BTreeSet<ExecutionId>,
     /// Which this connection was told that nobody holds.
     unknown: BTreeSet<ExecutionId>,
@@ -132,6 +134,7 @@ impl Follower {
     /// Begins a connection: returns what to subscribe to on it.
     pub fn handle_connected(&mut self) -> Sub {
         self.handles.clear();
+        self.ended_handles.clear();
         self.again.clear();
         self.unknown.clear();
         self.violations = 0;
@@ -333,8 +336,18 @@ impl Follower {
         if self.ended.insert(id, end.last).is_none() {
             self.offers.push_back(Offer::End { id, last: end.last, state: end.state });
         }
-        if self.ended.len() > ENDED_MAX {
-            self.ended.pop_first();
+        self.ended_handles.push_back((end.handle, id));
+        if self.ended.len() > ENDED_MAX
+            && let Some((forgotten, _)) = self.ended.pop_first()
+        {
+            let cursors = &self.cursors;
+            self.ended_handles.retain(|(handle, id)| {
+                let keep = *id != forgotten || cursors.contains_key(id);
+                if !keep && self.handles.get(handle) == Some(id) {
+                    self.handles.remove(handle);
+                }
+                keep
+            });
         }
         Ok(())
     }

@@ -15,5 +15,6 @@ mod live;
 mod manifest_file;
 mod render;
 mod ui;
+mod writer;
 
 pub use cli::main;

@@ -11,6 +11,7 @@ use reeve_protocol::snapshot::Overlay;
 use reeve_protocol::stream::GapReason;
 use serde_json::json;
 
+use crate::render;
 use crate::ui::{Format, Ui};
 
 /// The view of executions as they go on.
@@ -130,7 +131,7 @@ impl Live {
         if kind.moves_to().is_some() && !self.states || matches!(kind, Kind::Resources { .. }) {
             return;
         }
-        ui.note(format_args!("{}{}", self.prefix(id), kind.summary()));
+        ui.note(format_args!("{}{}", self.prefix(id), render::summary(kind)));
     }
 
     fn prefix(&self, id: ExecutionId) -> String {

@@ -3,11 +3,13 @@
 //! Owns what a terminal shows of the contract's values. Its rule: text comes in safe and goes out
 //! in lines that fit. Never prints and reads no clock.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use reeve_protocol::event::{Event, Kind};
 use reeve_protocol::fault::SideEffect;
 use reeve_protocol::lifecycle::State;
+use reeve_protocol::sanitise;
 use reeve_protocol::snapshot::{Overlay, Snapshot, StepState};
 use reeve_protocol::time::Timestamp;
 
@@ -17,6 +19,8 @@ use crate::ui::Paint;
 pub const COLUMNS: usize = 120;
 /// The narrowest last column of a table.
 const LAST_MIN: usize = 12;
+/// Characters of an event that this version does not know.
+const UNKNOWN_CHARS: usize = 2_000;
 
 /// Returns the colour of a state's word.
 pub fn paint_of(state: State) -> Paint {
@@ -271,6 +275,7 @@ impl View {
         let Some(value) = value else { return };
         self.lines.push(format!("{name}:"));
         let text = serde_json::to_string_pretty(value).unwrap_or_default();
+        let text = inert_json(&text);
         self.lines.extend(text.lines().map(|line| format!("  {line}")));
     }
 
@@ -294,8 +299,45 @@ fn said(kind: &Kind) -> String {
         Kind::Log { stream, message, cut } => {
             format!("{}: {message}{}", stream.as_str(), if *cut { "…" } else { "" })
         }
-        other => other.summary(),
+        other => summary(other),
     }
+}
+
+/// Returns what an event says in a line; of one that this version does not know, too, safely.
+pub fn summary(kind: &Kind) -> String {
+    match kind {
+        Kind::Unknown { .. } => sanitise::text(&kind.summary(), UNKNOWN_CHARS),
+        known => known.summary(),
+    }
+}
+
+/// Escapes in a JSON text what a terminal would act on and what would turn or hide the text around
+/// it. It can stand within strings only, so that the text means what it meant.
+pub fn inert_json(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_active) {
+        return text.into();
+    }
+    let mut inert = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        if is_active(character) {
+            inert.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            inert.push(character);
+        }
+    }
+    inert.into()
+}
+
+fn is_active(character: char) -> bool {
+    matches!(
+        character,
+        '\u{7f}'..='\u{9f}'
+            | '\u{61c}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{2069}'
+            | '\u{feff}'
+    )
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use serde::Serialize;
 
 use crate::failure::{Exit, Failure, chain};
+use crate::render;
+use crate::writer::{Backlog, To};
 
 /// How data is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -54,7 +56,7 @@ impl Paint {
 pub struct Ui {
     /// How data is written.
     pub format: Format,
-    out: BufWriter<Stdout>,
+    out: BufWriter<Sink>,
     out_colour: bool,
     err_colour: bool,
     quiet: bool,
@@ -69,12 +71,37 @@ impl Ui {
             && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
         Self {
             format,
-            out: BufWriter::new(io::stdout()),
+            out: BufWriter::new(Sink::Direct(io::stdout())),
             out_colour: colour && io::stdout().is_terminal(),
             err_colour: colour && io::stderr().is_terminal(),
             quiet: false,
             closed: false,
             broken: None,
+        }
+    }
+
+    /// Writes on a thread of its own from here on, so that a reader who pauses holds nobody up.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no room for another thread.
+    pub fn write_apart(&mut self) -> io::Result<Backlog> {
+        self.flush();
+        let backlog = Backlog::start()?;
+        self.out = BufWriter::new(Sink::Apart(backlog.clone()));
+        Ok(backlog)
+    }
+
+    /// Writes by itself again: `backlog` is what was written apart, to its end or given up.
+    pub fn write_here(&mut self, backlog: &Backlog, is_written: bool) {
+        self.flush();
+        backlog.end();
+        // Who still takes the last piece would hold up whoever writes another one.
+        self.closed |= !is_written;
+        self.out = BufWriter::new(Sink::Direct(io::stdout()));
+        if is_written && backlog.dropped() > 0 {
+            let dropped = backlog.dropped();
+            self.warn(format_args!("{dropped} bytes are not shown: nobody read them in time"));
         }
     }
 
@@ -120,12 +147,14 @@ impl Ui {
         if self.closed {
             return;
         }
-        let written = if self.format == Format::Json {
-            serde_json::to_writer_pretty(&mut self.out, value)
+        let text = if self.format == Format::Json {
+            serde_json::to_string_pretty(value)
         } else {
-            serde_json::to_writer(&mut self.out, value)
+            serde_json::to_string(value)
         };
-        let written = written.map_err(io::Error::from).and_then(|()| self.out.write_all(b"\n"));
+        let written = text
+            .map_err(io::Error::from)
+            .and_then(|text| writeln!(self.out, "{}", render::inert_json(&text)));
         self.check(written);
     }
 
@@ -179,7 +208,10 @@ impl Ui {
         // What was written before stands before it.
         self.flush();
         // Where nobody reads what is told, nobody misses it.
-        let _ = writeln!(io::stderr(), "{line}");
+        let _ = match self.out.get_ref() {
+            Sink::Direct(_) => writeln!(io::stderr(), "{line}"),
+            Sink::Apart(backlog) => backlog.push(To::Err, format!("{line}\n").as_bytes()),
+        };
     }
 
     fn check(&mut self, written: io::Result<()>) {
@@ -187,6 +219,28 @@ impl Ui {
         self.closed = true;
         if error.kind() != io::ErrorKind::BrokenPipe {
             self.broken = Some(error);
+        }
+    }
+}
+
+/// Where data goes.
+enum Sink {
+    Direct(Stdout),
+    Apart(Backlog),
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Direct(out) => out.write(bytes),
+            Self::Apart(backlog) => backlog.push(To::Out, bytes).map(|()| bytes.len()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Direct(out) => out.flush(),
+            Self::Apart(backlog) => backlog.check(),
         }
     }
 }

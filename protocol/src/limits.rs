@@ -31,7 +31,8 @@ pub struct Limits {
     pub max_events: usize,
     /// Bytes of log text kept per execution; the middle is dropped and answered as a range.
     pub max_log_bytes: usize,
-    /// Bytes of events kept in all; the oldest finished executions are forgotten first.
+    /// Bytes of events kept in all; the largest history shrinks first, then the oldest finished
+    /// execution is forgotten.
     pub max_store_bytes: usize,
     /// Characters of one line of output; the rest is cut and marked.
     pub max_line_chars: usize,
@@ -43,9 +44,10 @@ pub struct Limits {
     pub max_steps: usize,
     /// Diagnostics in a snapshot; further ones are counted, not listed.
     pub max_diagnostics: usize,
-    /// Bytes of the input or output of one execution; larger is refused.
+    /// Bytes of the input or output of one execution; a larger one is replaced by a reference that
+    /// says how large it is.
     pub max_value_bytes: usize,
-    /// Events in one batch; a larger batch is refused whole.
+    /// Events in one batch; a larger batch is refused whole and its connection is closed.
     pub max_batch_events: usize,
     /// Connections of clients and workers; a further one is refused `busy`.
     pub max_connections: usize,

@@ -244,3 +244,30 @@ fn what_cannot_be_cancelled_says_so_and_is_asked_all_the_same() {
     let state = if ran.code() == 0 { "succeeded" } else { "cancelled" };
     assert_eq!(checkout.show(&id)["state"], state, "{ran:?}");
 }
+
+#[test]
+fn what_was_started_to_ignore_a_hangup_goes_on_and_other_work_ends() {
+    let script = "echo $$ > pid; until test -e go; do sleep 0.01; done; echo end";
+    let checkout = checkout(&shell("long", script, ""));
+    let reeve = checkout.command(["run", "long"]);
+    let mut command = checkout.command(["run", "long"]);
+    let mut wrapped = std::process::Command::new("sh");
+    wrapped.args(["-c", "trap '' HUP; exec \"$0\" run long"]).arg(reeve.get_program());
+    wrapped.current_dir(checkout.root()).env_clear();
+    wrapped.envs(reeve.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    wrapped.stdin(std::process::Stdio::null());
+    let run = Running::spawn(&mut wrapped);
+    pid_in(&checkout, "pid");
+    run.signal(Signal::HUP);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    checkout.write("go", "");
+    let ran = run.wait();
+    assert_eq!((ran.code(), ran.stdout.as_str()), (0, "end\n"), "{ran:?}");
+    for file in ["pid", "go"] {
+        std::fs::remove_file(checkout.root().join(file)).expect("it is there");
+    }
+    let run = Running::spawn(&mut command);
+    pid_in(&checkout, "pid");
+    run.signal(Signal::HUP);
+    assert_eq!(run.wait().code(), 130);
+}

@@ -190,3 +190,57 @@ fn an_output_of_many_values_is_shown_or_told_as_too_large() {
         assert_eq!(&history[history.len() - 1]["data"]["output"], output, "{n}");
     }
 }
+
+#[test]
+fn a_reader_that_pauses_costs_no_lease_and_a_cancel_still_arrives() {
+    let manifest = shell("much", "echo $$ > pid; seq 1 700000", "");
+    let checkout = checkout(&(manifest + "[limits]\nsilence = '1s'\nheartbeat = '100ms'\n"));
+    let _broker = checkout.serve(&[]);
+    let mut command = checkout.command(["run", "much"]);
+    let mut run = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary under test starts");
+    let running = checkout.until_state("much", "running");
+    let id = id_of(&running).to_owned();
+    let start = reeve_tests::now();
+    until("several silences to pass", || {
+        assert_eq!(checkout.show(&id)["state"], "running", "it has its lease");
+        (start.elapsed().as_secs() >= 3).then_some(())
+    });
+    checkout.run(["executions", "cancel", &id]);
+    let cancelled = until("its end", || {
+        let shown = checkout.show(&id);
+        (shown["state"] != "running" && shown["state"] != "cancelling").then_some(shown)
+    });
+    assert_eq!(cancelled["state"], "cancelled", "{cancelled}");
+    drop(run.stdout.take());
+    let status = until("the run to leave", || run.try_wait().expect("it can be seen"));
+    assert_eq!(status.code(), Some(130));
+}
+
+#[test]
+fn a_reader_that_pauses_gets_everything_when_it_goes_on_and_an_interrupt_leaves_without_it() {
+    let checkout = checkout(&shell("much", "echo $$ > pid; seq 1 700000", ""));
+    let mut command = checkout.command(["run", "much"]);
+    let start = |command: &mut std::process::Command| {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
+        command.spawn().expect("the binary under test starts")
+    };
+    let run = start(&mut command);
+    pid_in(&checkout, "pid");
+    let ran = run.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&ran.stdout);
+    assert!(text.lines().eq((1..=700_000).map(|n| n.to_string())), "all of it, in order");
+    std::fs::remove_file(checkout.root().join("pid")).expect("it is there");
+    let mut stuck = start(&mut command);
+    let pid = pid_in(&checkout, "pid");
+    until("the run to end, by interrupts", || {
+        let raw = rustix::process::Pid::from_raw(stuck.id().try_into().expect("a pid"));
+        let _ = rustix::process::kill_process(raw.expect("a pid"), rustix::process::Signal::INT);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        stuck.try_wait().expect("it can be seen")
+    });
+    assert!(!lives(pid));
+}

@@ -36,7 +36,7 @@ use crate::session::{Ended, Local, Notice, Reported, Session};
 use sampler::Sampler;
 use verdict::Stop;
 
-/// How often a tree that is ending is looked at.
+/// How often a tree that is ending is looked at, and a reader that takes nothing.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long ago a wait may have ended that a signal to continue is about: what had come in the
 /// meantime is sometimes seen before the signal.
@@ -109,6 +109,9 @@ pub struct Hooks<'a> {
     pub on_local: Box<dyn FnMut(Local) + 'a>,
     /// Takes what a person should know, each at most once.
     pub on_notice: Box<dyn FnMut(Notice) + 'a>,
+    /// Says whether output should stay unread for now, as whoever shows it has enough. Looked at
+    /// again and again; once the process is asked to stop, it is read to its end all the same.
+    pub paused: Box<dyn Fn() -> bool + 'a>,
 }
 
 /// How a call ended.
@@ -131,7 +134,7 @@ pub struct Outcome {
 /// Runs one call to its end, on a current-thread runtime with time and I/O.
 pub async fn run(call: Call, hooks: Hooks<'_>) -> Outcome {
     let clock = Clock::start();
-    let Hooks { discover, interrupts, on_local, on_notice } = hooks;
+    let Hooks { discover, interrupts, on_local, on_notice, paused } = hooks;
     let in_sight = discover().is_some();
     let link = Link::start(discover, hello(&call), call.seed);
     let mut session = Session::new(call.execution, call.description.clone(), call.limits.clone());
@@ -142,6 +145,7 @@ pub async fn run(call: Call, hooks: Hooks<'_>) -> Outcome {
         link,
         on_local,
         on_notice,
+        paused,
         interrupts: Interrupts { rx: interrupts, count: 0, impatient: false },
         work: Work::Waiting,
         escalation: Escalation::new(),
@@ -180,6 +184,7 @@ struct Drive<'a> {
     link: Link,
     on_local: Box<dyn FnMut(Local) + 'a>,
     on_notice: Box<dyn FnMut(Notice) + 'a>,
+    paused: Box<dyn Fn() -> bool + 'a>,
     interrupts: Interrupts,
     work: Work,
     escalation: Escalation,
@@ -283,8 +288,12 @@ impl Drive<'_> {
     }
 
     async fn wake(&mut self) -> Woken {
-        let deadline = self.deadline().map(|at| self.clock.instant(at));
-        let paused = self.session.wants_pause();
+        let running = matches!(self.work, Work::Running(_));
+        let shown_later = running && self.stop == Stop::No && (self.paused)();
+        let again = shown_later.then(|| self.clock.now().mono + LOOK);
+        let deadline = self.deadline().into_iter().chain(again).min();
+        let deadline = deadline.map(|at| self.clock.instant(at));
+        let paused = shown_later || self.session.wants_pause();
         let timer = async {
             match deadline {
                 Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -300,7 +309,11 @@ impl Drive<'_> {
         let child = async {
             match &mut self.work {
                 Work::Running(running) if !paused => running.next().await,
-                _ => std::future::pending().await,
+                Work::Waiting
+                | Work::Entered(_)
+                | Work::Running(_)
+                | Work::Ending { .. }
+                | Work::Over => std::future::pending().await,
             }
         };
         tokio::select! {
@@ -392,7 +405,8 @@ impl Drive<'_> {
                 self.work = Work::Running(Box::new(running));
             }
             Err(error) => {
-                let error = verdict::not_started(&error).about(self.call.execution);
+                let error = verdict::not_started(&self.call.process.program, &error)
+                    .about(self.call.execution);
                 self.finish(Kind::Failed { error, receipt: None });
             }
         }
@@ -422,7 +436,7 @@ impl Drive<'_> {
         }
         let program: &OsStr = &process.program;
         let program = resolve_program(program, path, &process.cwd)
-            .map_err(|error| refuse(error.to_string()))?;
+            .map_err(|error| refuse(verdict::no_program(&process.program, &error)))?;
         Ok(Spec {
             program,
             args: process.args.clone(),

@@ -259,7 +259,7 @@ impl Session {
             description,
             now: Now::default(),
             last: Seq::NONE,
-            history: History::new(limits.max_log_bytes),
+            history: History::new(limits.max_log_bytes, limits.max_events),
             limits,
             outbox: Outbox::new(),
             progress: Paced::default(),

@@ -127,7 +127,7 @@ fn look_for_words(path: &str, text: &str, problems: &mut Vec<String>) {
     }
 }
 
-/// A bound without a test at it is not known to hold.
+/// A bound without a test that sets it, or reads it by its name, is not known to hold.
 fn every_limit_is_tested(root: &Path, problems: &mut Vec<String>) {
     let limits = fs::read_to_string(root.join("protocol/src/limits.rs")).unwrap_or_default();
     let fields = limits.lines().filter_map(|line| {
@@ -142,7 +142,9 @@ fn every_limit_is_tested(root: &Path, problems: &mut Vec<String>) {
         .filter_map(|file| fs::read_to_string(file).ok())
         .collect();
     for field in fields.filter(|field| !field.starts_with("fn ")) {
-        if !tests.contains(&field) {
+        let set = [":", " =", "="].map(|after| format!("{field}{after}"));
+        let named = tests.contains(&format!("{field:?}"));
+        if !named && !set.iter().any(|set| tests.contains(set)) {
             problems.push(format!("protocol/src/limits.rs: no test names the limit {field:?}"));
         }
     }

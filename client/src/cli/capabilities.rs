@@ -115,6 +115,7 @@ fn show(ui: &mut Ui, descriptor: &Descriptor) {
     }
     ui.line(format_args!("declared:    {}", descriptor.provenance));
     let schema = serde_json::to_string_pretty(&descriptor.input).unwrap_or_default();
+    let schema = render::inert_json(&schema);
     ui.line("input:");
     schema.lines().for_each(|line| ui.line(format_args!("  {line}")));
 }

@@ -14,7 +14,7 @@ use reeve_protocol::snapshot::{Actor, ActorKind, Description};
 use reeve_protocol::{Descriptor, Entry, State};
 use serde_json::Value;
 
-use super::drive::drive_call;
+use super::drive::{drive_call, until_written};
 use super::{Here, input as call_input};
 use crate::clock;
 use crate::failure::{Exit, Failure};
@@ -196,13 +196,34 @@ pub(super) enum Shown<'a> {
 }
 
 /// Drives a call, shows it, and says how it ended.
+///
+/// What is shown is written apart, so that a reader who pauses holds up the child and nothing else.
 pub(super) fn finish(
     ui: &mut Ui,
-    drive: impl FnOnce(&PlannedCall, &mut dyn FnMut(Shown<'_>)) -> Result<Driven, Failure>,
+    drive: impl FnOnce(
+        &PlannedCall,
+        &mut dyn FnMut(Shown<'_>),
+        &dyn Fn() -> bool,
+    ) -> Result<Driven, Failure>,
     call: PlannedCall,
 ) -> Result<Exit, Failure> {
+    let backlog = ui
+        .write_apart()
+        .map_err(|error| Failure::new(Exit::Failed, format!("no further thread: {error}")))?;
+    let done = show(ui, |call, show| drive(call, show, &|| backlog.is_full()), &call);
+    ui.flush();
+    let written = until_written(&backlog);
+    ui.write_here(&backlog, written.as_ref().is_ok_and(|is_written| *is_written));
+    written.and(done)
+}
+
+fn show(
+    ui: &mut Ui,
+    drive: impl FnOnce(&PlannedCall, &mut dyn FnMut(Shown<'_>)) -> Result<Driven, Failure>,
+    call: &PlannedCall,
+) -> Result<Exit, Failure> {
     let live = Live::of_run();
-    let driven = drive(&call, &mut |shown| {
+    let driven = drive(call, &mut |shown| {
         match shown {
             Shown::Entry(first, entry) => live.entry(ui, call.id, first, entry),
             Shown::Notice(text) => ui.note(text),
@@ -219,7 +240,7 @@ pub(super) fn finish(
     } else if ui.format == Format::Text {
         ui.note(format_args!("{} {}", call.id, driven.state));
     }
-    Ok(exit_of(&call, &driven))
+    Ok(exit_of(call, &driven))
 }
 
 fn exit_of(call: &PlannedCall, driven: &Driven) -> Exit {

@@ -226,6 +226,20 @@ fn whoever_follows_everything_meets_nothing_twice() {
 }
 
 #[test]
+fn handles_of_forgotten_executions_are_forgotten() {
+    let mut follower = Follower::of_all();
+    follower.handle_connected();
+    subbed(&mut follower, "e", Vec::new());
+    for n in 0..12_000 {
+        let joined = Joined { followed: followed(n, n, 3, 3) };
+        let body = frame::encode(&joined).into();
+        follower.handle_frame(kind::JOINED, body).unwrap();
+        follower.handle_frame(kind::END, end(n, 3)).unwrap();
+    }
+    assert_eq!((follower.ended.len(), follower.handles.len()), (ENDED_MAX, ENDED_MAX));
+}
+
+#[test]
 fn frames_that_are_none_change_nothing() {
     let mut follower = one();
     subbed(&mut follower, "e", vec![followed(1, 7, 0, 9)]);

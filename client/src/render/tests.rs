@@ -152,3 +152,17 @@ fn an_event_is_one_line() {
         event(&Event { execution_id: snapshot().id, sequence: Seq(12), timestamp: at(0), kind });
     assert_eq!(shown, "   12 01:02:03.000 progress       progress 3/10 three");
 }
+
+#[test]
+fn json_says_the_same_and_a_terminal_acts_on_none_of_it() {
+    let value = serde_json::json!({
+        "a\u{9b}31m": "b\u{7f}\u{85}\u{202e}\u{2066}\u{2028}\u{2029}\u{61c}\u{feff}é\\",
+    });
+    let inert = inert_json(&value.to_string()).into_owned();
+    assert!(inert.contains("a\\u009b31m") && inert.contains("\\u202e"), "{inert}");
+    assert!(inert.chars().all(|it| matches!(it, ' '..='~' | 'é')), "{inert:?}");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&inert).unwrap(), value);
+    assert!(matches!(inert_json("{\"é\":1}"), Cow::Borrowed(_)));
+    let unknown = Kind::Unknown { tag: "new".to_owned(), data: value };
+    assert!(summary(&unknown).chars().all(|it| !it.is_control() && !is_active(it)));
+}

@@ -277,6 +277,7 @@ async fn watch(call: Call, discover: Discover, interrupts: mpsc::UnboundedReceiv
         interrupts,
         on_local: Box::new(move |fact| local.borrow_mut().push(fact)),
         on_notice: Box::new(move |said| notice.borrow_mut().push(said)),
+        paused: Box::new(|| false),
     };
     let outcome = timeout(STUCK, run(call, hooks)).await.expect("a run comes to its end");
     let facts = facts.take();

@@ -3,13 +3,14 @@
 //! Pure: from how the process ended, whether it was asked to stop, and what it said, to the
 //! final event. Code 0 is a success, whenever it comes, but for a deadline that has passed.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use reeve_protocol::fault::Stage;
 use reeve_protocol::{Code, ExecutionId, Fault, Kind, SideEffect};
 use serde_json::{Value, json};
 
-use crate::process::{Exit, SpawnError};
+use crate::process::{Exit, ProgramError, SpawnError};
 
 /// Why a process was asked to stop, if it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +73,27 @@ pub(super) fn unusable(message: String) -> Fault {
     Fault::new(Code::ActionUnavailable, message).at(Stage::Usable)
 }
 
-/// Returns the fault of a process that the system would not start.
-pub(super) fn not_started(error: &SpawnError) -> Fault {
-    let mut message = error.to_string();
+/// Says why a program cannot be run, by the name that its capability gives it: where this machine
+/// has it is nobody's business.
+pub(super) fn no_program(declared: &OsStr, error: &ProgramError) -> String {
+    let name = declared.display();
+    match error {
+        ProgramError::NotInPath(_) => format!("{name} was not found in PATH"),
+        ProgramError::Missing(_) => format!("{name} does not exist"),
+        ProgramError::NotExecutable(_) => format!("{name} is not executable"),
+        ProgramError::Directory(_) => format!("{name} is a directory"),
+    }
+}
+
+/// Returns the fault of a process that the system would not start; without an absolute path.
+pub(super) fn not_started(declared: &OsStr, error: &SpawnError) -> Fault {
+    let mut message = match error {
+        SpawnError::Program { .. } => format!("cannot start {}", declared.display()),
+        SpawnError::NoDirectory(_) => "the directory it starts in is none".to_owned(),
+        SpawnError::TooBig { .. } | SpawnError::NoLauncher | SpawnError::Setup { .. } => {
+            error.to_string()
+        }
+    };
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         message = format!("{message}: {cause}");
@@ -103,6 +122,9 @@ fn ending(exit: Exit) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::path::PathBuf;
+
     use super::*;
 
     fn fault(kind: Kind) -> Fault {
@@ -143,6 +165,27 @@ mod tests {
         assert_eq!(error.message, "ended by signal 11 (SIGSEGV), core dumped");
         let oom = signal(9).map(|exit| Exit { oom: Some(true), ..exit });
         assert_eq!(fault(of(oom, Stop::No, None, None)).reason.as_deref(), Some("oom"));
+    }
+
+    #[test]
+    fn a_fault_names_a_program_as_it_was_declared() {
+        let at = || PathBuf::from("/secret/home/bin/tool");
+        let name = OsStr::new("tool");
+        let errors = [
+            ProgramError::NotInPath(name.to_owned()),
+            ProgramError::Missing(at()),
+            ProgramError::NotExecutable(at()),
+            ProgramError::Directory(at()),
+        ];
+        for error in errors {
+            let said = no_program(name, &error);
+            assert!(said.starts_with("tool ") && !said.contains('/'), "{said}");
+        }
+        let source = io::Error::from_raw_os_error(8);
+        let fault = not_started(name, &SpawnError::Program { program: at(), source });
+        assert!(fault.message.starts_with("cannot start tool: "), "{}", fault.message);
+        let fault = not_started(name, &SpawnError::NoDirectory(at()));
+        assert!(!fault.message.contains('/'), "{}", fault.message);
     }
 
     #[test]

@@ -147,7 +147,18 @@ impl Parser {
                 *message = sanitise::text(&whole, self.line_chars);
             }
             // A process may say nothing else.
-            _ => {}
+            Kind::Created { .. }
+            | Kind::Queued { .. }
+            | Kind::Gate { .. }
+            | Kind::Started {}
+            | Kind::Resources { .. }
+            | Kind::Suspended { .. }
+            | Kind::Resumed { .. }
+            | Kind::Cancelling { .. }
+            | Kind::Cancelled { .. }
+            | Kind::Completed { .. }
+            | Kind::Failed { .. }
+            | Kind::Unknown { .. } => {}
         }
         kind
     }

@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use reeve_protocol::frame;
 use reeve_protocol::mutant;
 use reeve_protocol::peer::{self, Ack, Attach, Attached, Fenced, Grant, Heartbeat, Welcome};
-use reeve_protocol::{Batch, Class, Entry, Fence, Handle, Kind, Now, Seq, Stamped, State};
+use reeve_protocol::{Batch, Class, Code, Entry, Fence, Handle, Kind, Now, Seq, Stamped, State};
 
 use super::{
     Asked, Effect, Ended, FromBroker, KEEPS_UP, Local, Notice, PATIENCE, PAUSE_ABOVE, Peer,
@@ -279,7 +279,7 @@ impl Session {
             Some((before, at)) if before == after && now < at + REWIND_PACE => {
                 self.peer.rewind_again = Some((after, at + REWIND_PACE));
             }
-            _ => {
+            Some(_) | None => {
                 self.peer.rewind(after);
                 self.peer.rewound = Some((after, now));
             }
@@ -312,7 +312,10 @@ impl Session {
             self.peer.acked = self.last;
             return;
         }
-        if !fenced.state.is_final() && self.peer.fence.is_none() {
+        let busy = fenced.error.as_ref().is_some_and(|error| error.code == Code::Busy);
+        if self.fenced.is_none() && (busy || !fenced.state.is_final() && self.peer.fence.is_none())
+        {
+            // Nobody else has it: it goes on by itself, and is offered again at the next connection.
             self.peer.standing = Standing::Closed;
             self.notice(Notice::Unwatched);
             self.begin_alone();
@@ -427,7 +430,12 @@ impl Session {
         let since = self.peer.quiet_since.filter(|_| !self.said.quiet)?;
         let after = match self.peer.standing {
             Standing::Granted => self.limits.reattach,
-            _ => UNMENTIONED,
+            Standing::Offline
+            | Standing::Greeting
+            | Standing::Offered
+            | Standing::Waiting
+            | Standing::Fenced
+            | Standing::Closed => UNMENTIONED,
         };
         Some(since + after)
     }

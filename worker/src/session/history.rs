@@ -1,12 +1,13 @@
 //! The history of one execution as its worker keeps it: batches in order, dense from 1.
 //!
-//! Events are kept to the end. Output is bounded by bytes, from the middle: its first half stays,
-//! then the newest part; what was dropped stays accounted for, so that every position can be
-//! sent again. Never looks into a batch.
+//! Output is bounded by bytes, from the middle: its first half stays, then the newest part.
+//! Events are bounded by number and by bytes: the oldest go first, as they do at a broker, and
+//! what moves the execution to another state never does. What was dropped stays accounted for, so
+//! that every position can be sent again. Looks into a batch only to keep what may not be dropped.
 
 use std::collections::VecDeque;
 
-use reeve_protocol::{Batch, Class, Fence, Handle, Seq};
+use reeve_protocol::{Batch, Class, Entry, Fence, Handle, Seq};
 
 /// Batches of one execution, without a writer's handle and fence.
 pub(super) struct History {
@@ -20,18 +21,45 @@ pub(super) struct History {
     head_bytes: usize,
     tail_bytes: usize,
     bytes_max: usize,
+    events_max: usize,
+    /// Events that may be dropped.
+    loose: Loose,
     last: Seq,
     offset: u64,
+}
+
+/// Events that may be dropped, and the bytes of their batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Loose {
+    events: usize,
+    bytes: usize,
+}
+
+impl Loose {
+    fn add(&mut self, other: Self) {
+        self.events += other.events;
+        self.bytes += other.bytes;
+    }
+
+    fn remove(&mut self, other: Self) {
+        self.events -= other.events;
+        self.bytes -= other.bytes;
+    }
+
+    fn is_over(self, most: Self) -> bool {
+        self.events > most.events || self.bytes > most.bytes
+    }
 }
 
 struct Piece {
     batch: Batch,
     /// Bytes numbered up to the end of this piece, shed or not.
     end: u64,
+    loose: Loose,
 }
 
 impl History {
-    pub(super) fn new(bytes_max: usize) -> Self {
+    pub(super) fn new(bytes_max: usize, events_max: usize) -> Self {
         Self {
             head: Vec::new(),
             middle: Vec::new(),
@@ -40,6 +68,8 @@ impl History {
             head_bytes: 0,
             tail_bytes: 0,
             bytes_max,
+            events_max,
+            loose: Loose::default(),
             last: Seq::NONE,
             offset: 0,
         }
@@ -56,7 +86,21 @@ impl History {
         self.last = batch.last();
         self.offset += batch.bytes().len() as u64;
         let log_bytes = log_bytes(&batch);
-        let piece = Piece { batch, end: self.offset };
+        let loose = loose_in(&batch);
+        self.loose.add(loose);
+        let piece = Piece { batch, end: self.offset, loose };
+        self.place(piece, log_bytes);
+        // A little more at a time, so that each one costs little.
+        let most = Loose {
+            events: self.events_max + self.events_max / 4,
+            bytes: self.bytes_max + self.bytes_max / 4,
+        };
+        if self.loose.is_over(most) {
+            self.thin();
+        }
+    }
+
+    fn place(&mut self, piece: Piece, log_bytes: usize) {
         if !self.head_full && self.head_bytes + log_bytes <= self.bytes_max / 2 {
             self.head_bytes += log_bytes;
             self.head.push(piece);
@@ -115,18 +159,76 @@ impl History {
         self.tail_bytes -= log_bytes(&piece.batch);
         if piece.batch.class() == Class::Events {
             self.middle.push(piece);
-            return;
+        } else {
+            push_lost(&mut self.middle, piece.batch.first(), piece.batch.count(), piece.end);
         }
-        let (mut first, mut count) = (piece.batch.first(), piece.batch.count());
-        if let Some(before) = self.middle.last().map(|piece| &piece.batch)
-            && before.class() == Class::Lost
-            && let Some(sum) = before.count().checked_add(count)
-        {
-            (first, count) = (before.first(), sum);
-            self.middle.pop();
+    }
+
+    /// Drops the oldest events until what is left of them is within the bounds; never the newest
+    /// batch.
+    fn thin(&mut self) {
+        let most = Loose { events: self.events_max, bytes: self.bytes_max };
+        let (last, loose) = (self.last, &mut self.loose);
+        let mut thinned = |pieces: Vec<Piece>| {
+            let mut kept = Vec::with_capacity(pieces.len());
+            for piece in pieces {
+                if loose.is_over(most) && piece.loose.events > 0 && piece.batch.last() < last {
+                    loose.remove(piece.loose);
+                    push_states(&mut kept, &piece);
+                } else if piece.batch.class() == Class::Lost {
+                    push_lost(&mut kept, piece.batch.first(), piece.batch.count(), piece.end);
+                } else {
+                    kept.push(piece);
+                }
+            }
+            kept
+        };
+        self.head = thinned(std::mem::take(&mut self.head));
+        self.middle = thinned(std::mem::take(&mut self.middle));
+        self.tail = thinned(std::mem::take(&mut self.tail).into()).into();
+    }
+
+    /// Returns how many batches and how many events that may be dropped are kept.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> (usize, usize) {
+        (self.head.len() + self.middle.len() + self.tail.len(), self.loose.events)
+    }
+}
+
+/// Adds positions that are accounted for and gone, to those that end here if there are some.
+fn push_lost(pieces: &mut Vec<Piece>, mut first: Seq, mut count: u32, end: u64) {
+    if let Some(before) = pieces.last().map(|piece| &piece.batch)
+        && before.class() == Class::Lost
+        && let Some(sum) = before.count().checked_add(count)
+    {
+        (first, count) = (before.first(), sum);
+        pieces.pop();
+    }
+    let batch = Batch::lost(Handle(0), Fence(0), first, count);
+    pieces.push(Piece { batch, end, loose: Loose::default() });
+}
+
+/// Adds what may not be dropped of a batch of events; the rest is accounted for.
+fn push_states(pieces: &mut Vec<Piece>, piece: &Piece) {
+    let entries = piece.batch.entries().expect("what was written here can be read");
+    let mut seq = piece.batch.first();
+    for entry in entries {
+        match entry {
+            Entry::Event(event) if event.kind.moves_to().is_some() => {
+                let batch = Batch::of_events(Handle(0), Fence(0), seq, &[event]);
+                pieces.push(Piece { batch, end: piece.end, loose: Loose::default() });
+            }
+            Entry::Event(_) | Entry::Log(_) => push_lost(pieces, seq, 1, piece.end),
         }
-        let batch = Batch::lost(Handle(0), Fence(0), first, count);
-        self.middle.push(Piece { batch, end: piece.end });
+        seq = seq.next();
+    }
+}
+
+/// Returns what may be dropped of a batch; the few states in it are told apart when it is.
+fn loose_in(batch: &Batch) -> Loose {
+    match batch.class() {
+        Class::Events => Loose { events: batch.entry_count(), bytes: batch.bytes().len() },
+        Class::Bytes | Class::Lost => Loose::default(),
     }
 }
 

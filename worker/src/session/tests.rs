@@ -6,7 +6,7 @@ use reeve_protocol::capability::{CapabilityKind, Effect as Changes, OnWorkerLoss
 use reeve_protocol::event::Severity;
 use reeve_protocol::peer::{Ack, Attach, Attached, Cancel, Fenced, Grant, Late as LateSaid, Ping};
 use reeve_protocol::snapshot::{Actor, ActorKind, Repository};
-use reeve_protocol::{Batch, Output, Timestamp, frame};
+use reeve_protocol::{Batch, Code, Output, Timestamp, frame};
 use serde_json::{Value, json};
 
 use super::*;
@@ -561,6 +561,77 @@ fn what_a_stopped_broker_does_not_take_is_bounded_and_accounted_for() {
     assert!(lost > 300_000 && lost < world.seen.len(), "{lost}");
     assert_ne!(world.broker.store[10], Slot::Lost, "the beginning stays");
     assert_ne!(world.broker.store[world.seen.len() - 2], Slot::Lost, "the end stays");
+}
+
+#[test]
+fn a_million_events_without_a_broker_are_bounded_and_accounted_for() {
+    let limits = Limits { max_events: 1_000, ..Limits::default() };
+    let mut world = World::new(limits, false);
+    world.emit(Kind::Started {});
+    for n in 0..1_000_000 {
+        let _ = world.session.emit(diagnostic("found"), world.now());
+        while world.session.poll_local().is_some() {}
+        world.ms += u64::from(n % 100 == 0) * 11;
+        if n % 100 == 0 {
+            world.session.handle_timeout(world.now());
+        }
+    }
+    let (batches, events) = world.session.history.kept();
+    assert!(events <= 1_250 + 500 && batches < 100, "{events} events in {batches} batches");
+    let _ = world.session.finish(completed(), world.now());
+    world.seen = vec![Slot::Lost; usize::try_from(world.session.last.0).unwrap()];
+    while world.session.poll_local().is_some() {}
+    world.connect();
+    world.settle();
+    let store = &world.broker.store;
+    assert_eq!(store.len(), 1_000_004);
+    let kept = store.iter().filter(|slot| **slot != Slot::Lost).count();
+    assert!((500..2_000).contains(&kept), "{kept}");
+    for state in [&store[0], &store[1], &store[2], &store[1_000_002], &store[1_000_003]] {
+        assert_ne!(*state, Slot::Lost, "states and the newest stay");
+    }
+    assert!(world.session.is_done());
+}
+
+#[test]
+fn large_events_are_bounded_by_bytes() {
+    let limits = Limits { max_log_bytes: 1 << 20, ..Limits::default() };
+    let mut world = World::new(limits, false);
+    world.emit(Kind::Started {});
+    for n in 0..1_000 {
+        world.emit(diagnostic(&"x".repeat(10_000)));
+        world.log(1, 1_000 + n);
+    }
+    let (_, events) = world.session.history.kept();
+    assert!((100..=140).contains(&events), "{events}");
+    world.finish(completed());
+    world.connect();
+    world.settle();
+    assert_eq!(world.broker.store.len(), world.seen.len());
+}
+
+#[test]
+fn a_broker_that_is_full_takes_no_work_from_a_worker_that_has_it() {
+    let mut world = World::attached();
+    world.cut();
+    world.broker.hold_grant = true;
+    world.connect();
+    world.deliver(usize::MAX);
+    world.broker.answers.clear();
+    let error = Some(Fault::new(Code::Busy, "there is no room"));
+    let fenced = Fenced { execution: id(), state: State::Failed, last: Seq(4), error };
+    world.say(FromBroker::Fenced(fenced));
+    assert!(world.has(&Effect::Notice(Notice::Unwatched)));
+    assert!(!world.others.iter().any(|effect| matches!(effect, Effect::Fenced(_))));
+    world.emit(diagnostic("it goes on"));
+    world.cut();
+    world.broker.hold_grant = false;
+    world.connect();
+    world.settle();
+    world.finish(completed());
+    world.settle();
+    assert_eq!(world.session.reported(), Reported::ToBroker);
+    assert_eq!(world.broker.store, world.seen);
 }
 
 #[test]

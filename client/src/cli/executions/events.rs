@@ -34,7 +34,7 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: EventsArgs) -> Result<Exit, Fa
             match (ui.format, &mut whole) {
                 (Format::Json, None) => whole = Some(page),
                 (Format::Json, Some(whole)) => append(whole, page),
-                _ => show(ui, &page),
+                (Format::Text | Format::Ndjson, _) => show(ui, &page),
             }
             ui.flush();
             if !more {
@@ -106,7 +106,7 @@ fn show(ui: &mut Ui, page: &Value) {
         match serde_json::from_value::<Event>(event.clone()) {
             Ok(event) => ui.line(render::event(&event)),
             // Not an event as this version knows them: shown as it is.
-            Err(_) => ui.line(event),
+            Err(_) => ui.line(render::inert_json(&event.to_string())),
         }
     }
     if page["truncated"] == true && ui.format == Format::Text {

@@ -86,7 +86,7 @@ fn ended(state: State, error: Option<Code>, child: Option<u8>, role: &'static st
     call.role = role;
     let error = error.map(|code| Fault::new(code, "x"));
     let driven = Driven { state, child, error, snapshot: None };
-    finish(&mut Ui::new(Format::Json), |_, _| Ok(driven), call).unwrap().code()
+    finish(&mut Ui::new(Format::Json), |_, _, _| Ok(driven), call).unwrap().code()
 }
 
 #[test]
