@@ -460,3 +460,51 @@ fn ten_thousand_heartbeats_change_nothing() {
     through(&mut worker, Seq(4));
     assert_eq!(sequences(&served, 52), [1, 2, 3, 4]);
 }
+
+#[test]
+fn a_fence_that_no_broker_grants_closes_that_connection_alone() {
+    let served = Served::with(&[("reattach", "200ms")]);
+    for (number, fence) in [(60, u64::MAX), (61, u64::MAX / 2 + 1)] {
+        let mut worker = Wire::worker(&served.socket);
+        worker.send(
+            kind::ATTACH,
+            &Attach {
+                execution: id(number),
+                fence: Some(Fence(fence)),
+                description: description("test.wire"),
+                last: Seq(3),
+                tree: None,
+            },
+        );
+        let reason = worker.closed();
+        assert!(reason.starts_with("bad_frame: "), "{reason}");
+        served.still_answers();
+    }
+}
+
+#[test]
+fn a_worker_that_goes_away_before_it_has_shown_its_history_has_failed() {
+    let served = Served::with(&[("reattach", "200ms")]);
+    for (number, fence) in [(62, None), (63, Some(Fence(u64::MAX / 2)))] {
+        let mut worker = Wire::worker(&served.socket);
+        worker.send(
+            kind::ATTACH,
+            &Attach {
+                execution: id(number),
+                fence,
+                description: description("test.wire"),
+                last: Seq(7),
+                tree: None,
+            },
+        );
+        let grant: reeve_protocol::peer::Grant = worker.expect(kind::GRANT);
+        assert_eq!(grant.next, Seq(1));
+        drop(worker);
+        until("the execution to fail", || {
+            let got = Wire::client(&served.socket).ask(Op::Get { id: id(number) });
+            got.is_ok_and(|shown| shown["state"] == "failed").then_some(())
+        });
+        served.still_answers();
+        assert_eq!(sequences(&served, number), [1, 2]);
+    }
+}

@@ -3,12 +3,15 @@
 use reeve_protocol::mutant;
 use reeve_protocol::peer::{Ack, Attach, Fenced, Late, Released};
 use reeve_protocol::snapshot::LateReport;
-use reeve_protocol::{Batch, Code, Fault, Handle, Now, Seq, State};
+use reeve_protocol::{Batch, Code, Fault, Fence, Handle, Now, Seq, State};
 
 use super::Plane;
 use super::effect::{Effect, Record, ToWorker};
 use super::execution::{Accepted, Writer};
 use super::input::{WorkerFrame, WorkerId};
+
+/// The highest fence that a worker may bring: every broker counts up from 1.
+const FENCE_MAX: Fence = Fence(u64::MAX / 2);
 
 impl Plane {
     pub(super) fn on_frame(&mut self, worker: WorkerId, frame: WorkerFrame, now: Now) {
@@ -38,6 +41,10 @@ impl Plane {
     }
 
     fn on_attach(&mut self, worker: WorkerId, attach: Attach, now: Now) {
+        if attach.fence.is_some_and(|fence| fence > FENCE_MAX) {
+            let reason = format!("bad_frame: no broker grants a fence above {FENCE_MAX}");
+            return self.close(worker, reason);
+        }
         if let Some(&(state, last)) = self.forgotten.get(&attach.execution) {
             return self.fence_off(worker, &attach, state, last, None);
         }
