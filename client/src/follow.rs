@@ -108,6 +108,8 @@ pub struct Follower {
     ended: BTreeMap<ExecutionId, Seq>,
     handles: BTreeMap<Handle, ExecutionId>,
     again: BTreeSet<ExecutionId>,
+    /// Which this connection was told that nobody holds.
+    unknown: BTreeSet<ExecutionId>,
     violations: u32,
     offers: VecDeque<Offer>,
 }
@@ -131,6 +133,7 @@ impl Follower {
     pub fn handle_connected(&mut self) -> Sub {
         self.handles.clear();
         self.again.clear();
+        self.unknown.clear();
         self.violations = 0;
         for cursor in self.cursors.values_mut() {
             cursor.live = false;
@@ -141,8 +144,7 @@ impl Follower {
 
     /// Asks for the executions that nobody held a moment ago once more.
     pub fn handle_retry(&mut self) {
-        let missing = self.cursors.iter().filter(|(_, cursor)| !cursor.live).map(|(id, _)| *id);
-        self.again.extend(missing);
+        self.again.append(&mut self.unknown);
     }
 
     /// Takes one frame. Kinds that are none of the follower's are passed over.
@@ -206,6 +208,7 @@ impl Follower {
         for id in subbed.unknown {
             if let Some(cursor) = self.cursors.get_mut(&id) {
                 cursor.live = false;
+                self.unknown.insert(id);
                 self.offers.push_back(Offer::Unknown { id });
             }
         }

@@ -158,6 +158,7 @@ impl World {
         self.broker.armed = None;
         self.decisions += 1;
         self.trace(|| "-> timeout".to_owned());
+        self.ledger.on_timeout();
         let now = self.reading();
         self.broker.plane.handle_timeout(now);
         self.drain();

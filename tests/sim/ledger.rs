@@ -61,6 +61,8 @@ pub struct Known {
     pub adopted: bool,
     pub cancel: Option<RequestId>,
     pub owner: Option<WorkerId>,
+    /// The same as of the last check.
+    pub owner_at_check: Option<WorkerId>,
     pub process: Option<usize>,
 }
 
@@ -68,6 +70,8 @@ pub struct Known {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heard {
     pub at: u64,
+    /// The same as of the last check, which is what decides.
+    pub at_check: u64,
     pub closed_at: Option<u64>,
     pub bye: bool,
 }
@@ -189,6 +193,16 @@ impl Ledger {
         }
     }
 
+    /// Takes that the broker looks whom it has not heard; what it does about it is kept later.
+    pub fn on_timeout(&mut self) {
+        for heard in self.heard.values_mut() {
+            heard.at_check = heard.at;
+        }
+        for known in self.known.values_mut() {
+            known.owner_at_check = known.owner;
+        }
+    }
+
     fn arrives(
         &mut self,
         life: u64,
@@ -204,8 +218,10 @@ impl Ledger {
             .entry((life, id))
             .or_insert_with(|| Known { arrived: arrivals, ..Known::default() });
         known.adopted |= begun && !known.granted;
-        known.owner = worker.or(known.owner);
-        known.process = process.or(known.process);
+        if known.process.is_none() || known.process == process {
+            known.owner = worker.or(known.owner);
+            known.process = process.or(known.process);
+        }
     }
 
     pub fn on_append(&mut self, life: u64, records: &[Record], now: u64) {
@@ -289,7 +305,7 @@ impl Ledger {
     pub fn on_send(
         &mut self,
         life: u64,
-        _worker: WorkerId,
+        worker: WorkerId,
         owner: Option<usize>,
         message: &ToWorker,
         trees: &BTreeMap<ExecutionId, usize>,
@@ -302,6 +318,7 @@ impl Ledger {
                 kept.granted = Some((grant.fence, owner));
                 let known = self.known.entry((life, grant.execution)).or_default();
                 known.handle = Some(grant.handle);
+                (known.owner, known.process) = (Some(worker), owner);
                 let first = !std::mem::replace(&mut known.granted, true);
                 let (launched, adopted) = (known.launches > 0, known.adopted);
                 self.check("fences", fences);

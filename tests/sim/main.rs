@@ -46,6 +46,7 @@ const REGRESSIONS: &[u64] = &[
     885,  // a reader of everything was to forget what it never held
     1867, // a process was turned away that had not heard of its fence
     8613, // what a given up connection said late took an execution from its worker
+    15770, // a retry asked for everything a second time
     2221, // an execution was joined from a cursor of another history
 ];
 

@@ -499,10 +499,12 @@ impl World {
                 if this.rng.chance(self.plan.duplicate) {
                     out.push(bytes.clone());
                 }
-                out.push(bytes);
                 // What was overtaken comes late, or not at all: what follows tells of the gap.
                 let lost = this.rng.chance(300);
-                out.extend(this.held.take().filter(|_| !lost));
+                let follows = |held: &Bytes| bytes[17..25] > held[17..25];
+                let late = this.held.take().filter(|held| !(lost && follows(held)));
+                out.push(bytes.clone());
+                out.extend(late);
             }
         } else {
             out.push(bytes);

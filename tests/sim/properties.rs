@@ -123,14 +123,16 @@ pub fn late_only_after_a_fence(ledger: &Ledger, life: u64, shown: &Shown) -> Hel
 
 /// Whoever is given up deserves it.
 pub fn is_truly_lost(ledger: &Ledger, life: u64, id: ExecutionId, reason: &str) -> Held {
-    let Some(worker) = ledger.known.get(&(life, id)).and_then(|known| known.owner) else {
+    let by_check = matches!(reason, "silent" | "connection_lost" | "deaf");
+    let owner = |known: &Known| if by_check { known.owner_at_check } else { known.owner };
+    let Some(worker) = ledger.known.get(&(life, id)).and_then(owner) else {
         return Err(format!("{id} is {reason} and never had a worker"));
     };
     let heard = ledger.heard.get(&(life, worker)).copied().unwrap_or_default();
     let slack = 10 * MS;
     match reason {
         "silent" => {
-            let quiet = ledger.ran_since(heard.at) + slack;
+            let quiet = ledger.ran_since(heard.at_check) + slack;
             hold(quiet >= micros(ledger.plan.limits.silence), || {
                 format!("{id} is silent after {quiet} us")
             })

@@ -553,6 +553,7 @@ impl World {
         // A timer that is due may come before what was waiting to be read.
         if self.strikes.chance(500) {
             let now = self.reading();
+            self.ledger.on_timeout();
             self.broker.plane.handle_timeout(now);
             self.drain();
         }
