@@ -201,7 +201,7 @@ impl Plane {
         &mut self,
         request: RequestId,
         id: ExecutionId,
-        description: reeve_protocol::snapshot::Description,
+        mut description: reeve_protocol::snapshot::Description,
         now: Now,
     ) {
         if self.by_id.contains_key(&id) || self.forgotten.contains_key(&id) {
@@ -229,6 +229,7 @@ impl Plane {
                 fault.because("queue_full").hint("start it again when some have ended"),
             );
         }
+        description.clean(id, &self.limits);
         let handle = self.create(id, description, now);
         self.executions.get_mut(&handle).expect("it was just made").launched = true;
         self.announce(handle, now);

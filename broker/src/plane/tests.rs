@@ -514,3 +514,36 @@ fn a_worker_that_began_by_itself_leaves_the_queue() {
     assert_eq!(rig.plane.gauges().queued, 0);
     assert!(rig.shown(2).snapshot.overlay.waiting_on.is_none());
 }
+
+#[test]
+fn what_a_worker_says_of_its_execution_is_made_clean_and_short() {
+    let mut rig = Rig::new(Limits::default());
+    rig.join(1, 10);
+    let mut dirty = attach(1, Some("l"));
+    dirty.description.title = "a\u{1b}[31mb\u{202e}".to_owned();
+    dirty.description.lock = Some("lock ".repeat(1_000));
+    dirty.description.actor.peer = Some("p\n".repeat(1_000));
+    dirty.description.repository.branch = Some("b".repeat(1_000));
+    dirty.description.input = serde_json::json!("x".repeat(800 << 10));
+    rig.frames(1, vec![WorkerFrame::Attach(Box::new(dirty))]);
+    let snapshot = rig.shown(1).snapshot;
+    assert_eq!(snapshot.title, "ab⟦U+202E⟧");
+    assert_eq!(snapshot.input["withheld"], "too_large");
+    assert_eq!(snapshot.repository.branch.as_ref().map(String::len), Some(202));
+    let lock = rig.plane.executions[&HANDLE].description.lock.clone();
+    assert_eq!(lock.map(|lock| lock.chars().count()), Some(200));
+}
+
+#[test]
+fn survivors_are_named_in_short_and_clean() {
+    let mut rig = running();
+    let tree = Tree { pgid: 10, start_ticks: 1 };
+    rig.frames(1, vec![WorkerFrame::Tree(TreeStarted { execution: id(1), tree })]);
+    rig.batch(1, events(1, 4, &[completed()]));
+    let survivors = vec![format!("\u{1b}]0;evil\u{7}{}", "y".repeat(5_000)); 500];
+    let released = Released { execution: id(1), survivors };
+    rig.frames(1, vec![WorkerFrame::Released(released)]);
+    let held = rig.shown(1).snapshot.overlay.held.clone().unwrap();
+    assert!(held.chars().count() < 1_100, "{}", held.len());
+    assert!(!held.contains(['\u{1b}', '\u{7}']));
+}
