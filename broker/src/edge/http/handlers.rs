@@ -57,7 +57,7 @@ pub async fn health(surface: &Surface) -> Result<Value, Refusal> {
     }))
 }
 
-pub fn list(query: &Query, surface: &Surface) -> Result<Value, Refusal> {
+pub async fn list(query: &Query, surface: &Surface) -> Result<Value, Refusal> {
     let state = match query.get("state") {
         None => None,
         Some(word) => Some(serde_json::from_value::<State>(word.into()).map_err(|_| {
@@ -72,7 +72,7 @@ pub fn list(query: &Query, surface: &Surface) -> Result<Value, Refusal> {
         limit: query.number("limit")?,
         before: query.typed::<ExecutionId>("before")?,
     };
-    Ok(surface.broker().list(&query)?)
+    Ok(surface.broker().list(&query).await?)
 }
 
 pub async fn events(query: &Query, surface: &Surface) -> Result<Value, Refusal> {

@@ -232,7 +232,7 @@ async fn dispatch(
         Operation::Instance => handlers::instance(query, surface)?,
         Operation::Health => handlers::health(surface).await?,
         Operation::OpenApi => openapi::document(ROUTES, &surface.broker().about.version),
-        Operation::List => handlers::list(query, surface)?,
+        Operation::List => handlers::list(query, surface).await?,
         Operation::Get => surface.broker().get(query.needed("id")?)?,
         Operation::Events => handlers::events(query, surface).await?,
         Operation::Protocol => surface.broker().protocol(),
