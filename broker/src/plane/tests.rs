@@ -547,3 +547,58 @@ fn survivors_are_named_in_short_and_clean() {
     assert!(held.chars().count() < 1_100, "{}", held.len());
     assert!(!held.contains(['\u{1b}', '\u{7}']));
 }
+
+#[test]
+fn what_a_finished_worker_left_behind_is_swept_though_something_holds_its_connection() {
+    for early in [true, false] {
+        let mut rig = running();
+        let tree = Tree { pgid: 10, start_ticks: 1 };
+        rig.frames(1, vec![WorkerFrame::Tree(TreeStarted { execution: id(1), tree })]);
+        if early {
+            rig.batch(1, events(1, 4, &[completed()]));
+        }
+        rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+        if !early {
+            rig.batch(1, events(1, 4, &[completed()]));
+        }
+        let sweeps =
+            |rig: &Rig| rig.out.iter().filter(|effect| matches!(effect, Effect::Sweep(_))).count();
+        assert_eq!(sweeps(&rig), 0, "it may still say that its tree is empty");
+        let until = rig.at + Duration::from_millis(200);
+        rig.pass(until, &[]);
+        assert_eq!(sweeps(&rig), 1);
+        rig.post(Input::TreeLeft { id: id(1), pids: vec![11, 12] });
+        assert!(rig.shown(1).snapshot.overlay.held.as_ref().unwrap().ends_with("live: 11, 12"));
+        rig.post(Input::TreeEmpty { id: id(1) });
+        assert!(rig.shown(1).snapshot.overlay.held.is_none());
+        assert_eq!(rig.shown(1).snapshot.state, State::Succeeded);
+    }
+}
+
+#[test]
+fn a_worker_that_answers_every_ping_late_is_not_deaf() {
+    let mut rig = running();
+    for _ in 0..60 {
+        let due = rig.plane.poll_timeout().unwrap();
+        let late = WorkerFrame::Pong(rig.plane.checks.saturating_sub(2));
+        rig.frames(1, vec![WorkerFrame::Heartbeat, late]);
+        rig.at = due;
+        let now = rig.now();
+        rig.plane.handle_timeout(now);
+        rig.drain();
+    }
+    assert_eq!(rig.shown(1).snapshot.state, State::Running);
+}
+
+#[test]
+fn an_input_is_held_once_after_it_was_written() {
+    let mut rig = Rig::new(Limits::default());
+    rig.join(1, 10);
+    let mut attach = attach(1, None);
+    attach.description.input = serde_json::json!({ "a": 1 });
+    rig.frames(1, vec![WorkerFrame::Attach(Box::new(attach))]);
+    assert!(rig.plane.executions[&HANDLE].description.input.is_null());
+    rig.batch(1, events(1, 3, &[Kind::Started {}, completed()]));
+    assert!(rig.plane.executions[&HANDLE].broker_events.is_empty());
+    assert_eq!(rig.shown(1).snapshot.input, serde_json::json!({ "a": 1 }));
+}
