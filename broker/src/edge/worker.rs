@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use reeve_protocol::Batch;
 use reeve_protocol::frame::{self, BadFrame};
-use reeve_protocol::peer::{Hello, Ping, kind};
+use reeve_protocol::peer::{Fenced, Hello, Ping, kind};
 use tokio::sync::mpsc::Receiver;
 
 use super::left::Left;
@@ -164,7 +164,14 @@ fn encode(message: &ToWorker, out: &mut BytesMut) {
         ToWorker::Grant(grant) => frame::put_message(out, kind::GRANT, grant),
         ToWorker::Ack(ack) => frame::put_message(out, kind::ACK, ack),
         ToWorker::Cancel(cancel) => frame::put_message(out, kind::CANCEL, cancel),
-        ToWorker::Fenced(fenced) => frame::put_message(out, kind::FENCED, fenced),
+        ToWorker::Fenced(fenced) => {
+            let mut body = frame::encode(fenced);
+            if body.len() >= frame::FRAME_MAX {
+                // Where it stands fits; how it came to that is in the history.
+                body = frame::encode(&Fenced { error: None, ..Fenced::clone(fenced) });
+            }
+            frame::put(out, kind::FENCED, &body);
+        }
         ToWorker::Ping(nonce) => frame::put_message(out, kind::PING, &Ping { nonce: *nonce }),
     }
 }
