@@ -8,7 +8,7 @@ use reeve_protocol::capability::Loaded;
 use reeve_protocol::fault::Stage;
 use reeve_protocol::{Code, ExecutionId, Fault, Limits};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::actor::{BrokerActor, Post};
 use crate::admit::Admitted;
@@ -35,6 +35,24 @@ pub struct About {
     pub repository: reeve_protocol::snapshot::Repository,
 }
 
+/// Tells that the broker ends: also whoever asks late, or asks again.
+#[derive(Clone)]
+pub struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// Makes one, and what tells it.
+    pub fn new() -> (watch::Sender<bool>, Self) {
+        let (tell, told) = watch::channel(false);
+        (tell, Self(told))
+    }
+
+    /// Waits until the broker ends.
+    pub async fn told(mut self) {
+        // Whoever could tell is gone: that is the end, too.
+        drop(self.0.wait_for(|stops| *stops).await);
+    }
+}
+
 /// The broker, to an edge.
 #[derive(Clone)]
 pub struct Broker {
@@ -47,7 +65,7 @@ pub struct Broker {
     pub(crate) limits: Arc<Limits>,
     pub(crate) clock: Clock,
     /// Tells every connection that the broker ends.
-    pub(crate) stop: Arc<Notify>,
+    pub(crate) stop: Stop,
     /// Asks the broker to end.
     pub(crate) end: Arc<Notify>,
 }

@@ -20,6 +20,10 @@ use crate::plane::{Input, Seen, Sweep, WorkerId};
 const SOCKET_FIRST: Duration = Duration::from_millis(20);
 /// How often a lost execution's tree is looked at.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
+/// How often at least, once nothing is left to be done about it but to wait.
+const SWEEP_SELDOM: Duration = Duration::from_secs(5);
+/// Processes that are left and are named, at most.
+const NAMED_MAX: usize = 10;
 /// How often it is looked at while its worker may still live.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 
@@ -121,19 +125,32 @@ impl Machine {
     }
 
     async fn end_tree(&self, sweep: &Sweep) {
-        let mut waited = Duration::ZERO;
         let grace = Duration::from_millis(sweep.grace_ms);
-        let mut asked = false;
-        while !self.find(sweep).await.is_empty() {
-            if sweep.end {
-                let kill = asked && waited >= grace;
-                if !asked || kill {
-                    self.signal(sweep, kill).await;
-                }
-                asked = true;
+        let (mut waited, mut pause) = (Duration::ZERO, SWEEP_EVERY);
+        let (mut asked, mut killed) = (false, false);
+        let mut named = Vec::new();
+        loop {
+            let mut left = self.find(sweep).await;
+            if left.is_empty() {
+                return;
             }
-            tokio::time::sleep(SWEEP_EVERY).await;
-            waited += SWEEP_EVERY;
+            // From here on nothing but waiting helps: it is looked at less and less often.
+            let waits = killed || !sweep.end;
+            left.truncate(NAMED_MAX);
+            if waits && left != named {
+                named.clone_from(&left);
+                self.post(Input::TreeLeft { id: sweep.id, pids: left }).await;
+            }
+            let kill = asked && waited >= grace;
+            if sweep.end && (!asked || kill) {
+                self.signal(sweep, kill).await;
+                (asked, killed) = (true, killed || kill);
+            }
+            tokio::time::sleep(pause).await;
+            waited += pause;
+            if waits {
+                pause = (pause * 2).min(SWEEP_SELDOM);
+            }
         }
     }
 

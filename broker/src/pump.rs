@@ -5,6 +5,7 @@
 //! far behind its reader is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use bytes::BytesMut;
 use reeve_protocol::frame;
@@ -15,6 +16,10 @@ use reeve_protocol::{ExecutionId, Handle, Seq};
 
 use crate::plane::Shown;
 use crate::store::{Item, Page};
+
+/// Executions that the answer to a subscription names; further ones join right after it, so that
+/// every frame stays below its bound.
+const SUBBED_MAX: usize = 500;
 
 /// Where one reader stands in one execution.
 #[derive(Debug)]
@@ -31,6 +36,10 @@ struct Cursor {
 pub struct Pump {
     cursors: BTreeMap<Handle, Cursor>,
     dirty: BTreeSet<Handle>,
+    /// The execution that was served last: the next one is served after it.
+    served: Option<Handle>,
+    /// What a reader of everything has taken out by name.
+    left: BTreeSet<Handle>,
     /// Set for a reader of everything: executions from this number on are new to it.
     horizon: Option<Handle>,
 }
@@ -55,12 +64,30 @@ impl Pump {
         foreign: &[ExecutionId],
         out: &mut BytesMut,
     ) {
-        frame::put_message(out, kind::SUBBED, subbed);
+        let named = &subbed.executions[..subbed.executions.len().min(SUBBED_MAX)];
+        let further = &subbed.executions[named.len()..];
+        if further.is_empty() {
+            frame::put_message(out, kind::SUBBED, subbed);
+        } else {
+            let (epoch, unknown) = (subbed.epoch.clone(), subbed.unknown.clone());
+            let first = Subbed { epoch, executions: named.to_vec(), unknown };
+            frame::put_message(out, kind::SUBBED, &first);
+        }
         if all.is_some() {
             self.horizon = all;
         }
-        for followed in &subbed.executions {
-            let at = self.start(followed, foreign.contains(&followed.execution), out);
+        for (n, followed) in subbed.executions.iter().enumerate() {
+            let is_foreign = foreign.contains(&followed.execution);
+            let at = if n < named.len() {
+                self.start(followed, is_foreign, out)
+            } else {
+                // The answer has named the epoch: who joins after it begins anew by itself.
+                let after = if is_foreign { Seq::NONE } else { followed.after };
+                let followed = Followed { after, ..followed.clone() };
+                frame::put_message(out, kind::JOINED, &Joined { followed: followed.clone() });
+                self.start(&followed, false, out)
+            };
+            self.left.remove(&followed.handle);
             self.cursors.insert(
                 followed.handle,
                 Cursor { at, overlay: 0, ended: false, known: (followed.last, followed.state) },
@@ -91,15 +118,31 @@ impl Pump {
         for handle in handles {
             self.cursors.remove(handle);
             self.dirty.remove(handle);
+            if self.horizon.is_some_and(|horizon| *handle >= horizon) {
+                self.left.insert(*handle);
+            }
         }
     }
 
     /// Takes that an execution has something new.
     pub fn wake(&mut self, handle: Handle) {
         let new = self.horizon.is_some_and(|horizon| handle >= horizon);
-        if new || self.cursors.contains_key(&handle) {
+        if (new && !self.left.contains(&handle)) || self.cursors.contains_key(&handle) {
             self.dirty.insert(handle);
         }
+    }
+
+    /// Returns whether anything is new.
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Returns the execution that is served next: each in turn, so that one that is always new
+    /// keeps no other from its reader.
+    fn turn(&self) -> Option<Handle> {
+        let after = self.served.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.dirty.range((after, Bound::Unbounded)).next();
+        next.or_else(|| self.dirty.first()).copied()
     }
 
     /// Returns the page that is wanted next, if anything is new.
@@ -110,9 +153,11 @@ impl Pump {
         show: impl Fn(Handle) -> Option<Shown>,
         out: &mut BytesMut,
     ) -> Option<Wanted> {
-        while let Some(handle) = self.dirty.first().copied() {
+        while let Some(handle) = self.turn() {
+            self.served = Some(handle);
             let Some(shown) = show(handle) else {
                 self.dirty.remove(&handle);
+                self.left.remove(&handle);
                 self.forgotten(handle, out);
                 continue;
             };
@@ -206,3 +251,6 @@ impl Pump {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -95,52 +95,26 @@ impl Broker {
     ) -> Result<Value, Fault> {
         let limit = limit(wanted, self.limits.max_page)?;
         let shown = self.board.by_id(id).ok_or_else(|| plane::not_found(id))?;
-        let mut events: Vec<Event> = Vec::new();
-        let mut gaps = Vec::new();
-        let mut at = after;
-        while at < shown.last && events.len() < limit {
+        let mut items = Vec::new();
+        let (mut at, mut found) = (after, 0);
+        while at < shown.last && found < limit as u64 {
             let page = self.store.read(shown.handle, at, PAGE_BYTES).await.map_err(unreadable)?;
             if page.items.is_empty() {
                 break;
             }
             for item in page.items {
-                at = item.last();
-                match item {
-                    Item::Batch(batch) => events.extend(batch.events(id, after).map_err(damaged)?),
-                    Item::Gap { from, to, reason } => {
-                        gaps.push((from, to, reason));
-                    }
+                if matches!(item, Item::Batch(_)) {
+                    found += item.last().0.saturating_sub(at.0);
                 }
-                if events.len() >= limit {
+                at = item.last();
+                items.push(item);
+                if found >= limit as u64 {
                     break;
                 }
             }
         }
-        events.retain(|event| event.sequence <= shown.last);
-        let limit = limit.min(answerable(&events));
-        if events.len() > limit {
-            events.truncate(limit);
-            at = events.last().map_or(at, |event| event.sequence);
-            gaps.retain(|(from, _, _)| *from <= at);
-        }
-        let cursor = if after > shown.last { shown.last } else { at.min(shown.last) };
-        let mut answer = json!({
-            "execution_id": id,
-            "state": shown.snapshot.state,
-            "events": events,
-            "last_sequence": cursor,
-            "head": shown.last,
-            "more": cursor < shown.last,
-            "truncated": !gaps.is_empty(),
-        });
-        if !gaps.is_empty() {
-            let told = |(from, to, reason)| json!({ "from": from, "to": to, "reason": reason });
-            answer["gaps"] = gaps.into_iter().map(told).collect();
-        }
-        if after > shown.last {
-            answer["ahead"] = json!({ "after": after, "head": shown.last });
-        }
-        Ok(answer)
+        let make = move || history(&shown, after, limit, items);
+        tokio::task::spawn_blocking(make).await.expect("a page is made of what is stored")
     }
 
     /// Returns what is declared.
@@ -235,6 +209,54 @@ fn unknown_capability(id: &CapabilityId) -> Fault {
 async fn summaries(shown: Vec<Shown>) -> Vec<Value> {
     let make = move || shown.iter().map(summary).collect();
     tokio::task::spawn_blocking(make).await.expect("a summary is made of what is shown")
+}
+
+/// Makes one page of history of what the store holds after a position.
+fn history(shown: &Shown, after: Seq, limit: usize, items: Vec<Item>) -> Result<Value, Fault> {
+    let id = shown.snapshot.id;
+    let mut events: Vec<Event> = Vec::new();
+    let mut gaps = Vec::new();
+    let mut at = after;
+    for item in items {
+        let before = at;
+        at = item.last();
+        match item {
+            Item::Batch(batch) => {
+                let room = limit - events.len();
+                events.extend(batch.first_events(id, before, room).map_err(damaged)?);
+                if events.len() == limit {
+                    at = events.last().map_or(at, |event| event.sequence);
+                    break;
+                }
+            }
+            Item::Gap { from, to, reason } => gaps.push((from, to, reason)),
+        }
+    }
+    events.retain(|event| event.sequence <= shown.last);
+    let fitting = answerable(&events);
+    if events.len() > fitting {
+        events.truncate(fitting);
+        at = events.last().map_or(at, |event| event.sequence);
+        gaps.retain(|(from, _, _)| *from <= at);
+    }
+    let cursor = if after > shown.last { shown.last } else { at.min(shown.last) };
+    let mut answer = json!({
+        "execution_id": id,
+        "state": shown.snapshot.state,
+        "events": events,
+        "last_sequence": cursor,
+        "head": shown.last,
+        "more": cursor < shown.last,
+        "truncated": !gaps.is_empty(),
+    });
+    if !gaps.is_empty() {
+        let told = |(from, to, reason)| json!({ "from": from, "to": to, "reason": reason });
+        answer["gaps"] = gaps.into_iter().map(told).collect();
+    }
+    if after > shown.last {
+        answer["ahead"] = json!({ "after": after, "head": shown.last });
+    }
+    Ok(answer)
 }
 
 /// What a list shows of an execution: everything but what can be large.

@@ -5,21 +5,25 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use actix::Actor;
+use interprocess::local_socket::tokio::Listener;
 use reeve_protocol::capability::Loaded;
 use reeve_protocol::lease::Lease;
 use reeve_protocol::place::{Identity, Place};
 use reeve_protocol::{Limits, Timestamp};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinHandle;
 
 use crate::actor::BrokerActor;
 use crate::board::Board;
 use crate::clock::Clock;
 use crate::edge::http::{self, Surface};
 use crate::edge::local;
-use crate::handle::{About, Broker};
+use crate::handle::{About, Broker, Stop};
 use crate::machine::{Machine, Orphans};
+use crate::manifest_watch::Watch;
 use crate::plane::Plane;
 use crate::seat::{Seat, SeatError};
 use crate::store::memory::Memory;
@@ -109,6 +113,10 @@ async fn run(
     clock: Clock,
     ready: impl FnOnce(&Lease),
 ) -> Result<(), ServeError> {
+    raise_open_files();
+    // Listened for before anybody knows of this broker: a stop that comes early is one, too.
+    let mut signals = Signals::new()?;
+    let changed = crate::manifest_watch::watch(&options.place.manifest());
     let state_dir = &options.place.state_dir;
     let keys = Keys::open(state_dir)?;
     let listened = http::listen(options.port, state_dir).await;
@@ -117,13 +125,48 @@ async fn run(
     let port = tcp.local_addr().map_err(system("see the port"))?.port();
     seat.at(format!("http://127.0.0.1:{port}"));
     let listener = seat.listen()?;
-    let epoch = random_hex(8)?;
-    let limits = Arc::new(options.limits.clone());
+    let about = About {
+        pid: options.identity.pid,
+        version: options.version.clone(),
+        instance,
+        epoch: random_hex(8)?,
+        started_at,
+        repository: options.place.repository.clone(),
+    };
+    let (broker, machine, tell_stop) = assemble(&options, about, clock);
+    let loaded = tokio::select! {
+        loaded = load(&options.load) => Some(loaded),
+        () = signals.next() => None,
+    };
+    let Some(loaded) = loaded else {
+        seat.leave();
+        return Ok(());
+    };
+    broker.declare(loaded);
+    let surface = Surface::new(broker.clone(), port, keys);
+    let mut door = Door::open(seat, listener, broker, machine);
+    let accepting_http = actix::spawn(http::accept(tcp, surface));
+    ready(door.seat.lease());
+    attend(&options, &mut door, &mut signals, &changed).await;
+    door.accepting.abort();
+    accepting_http.abort();
+    tell_stop.send_replace(true);
+    tokio::time::sleep(FAREWELL).await;
+    door.seat.leave();
+    Ok(())
+}
+
+/// Puts the broker together; what it returns last tells every connection that it ends.
+fn assemble(
+    options: &Options,
+    about: About,
+    clock: Clock,
+) -> (Broker, Machine, watch::Sender<bool>) {
     let machine = Machine::new(Arc::clone(&options.orphans));
     let store: Arc<dyn crate::store::Store> = Arc::new(Memory::new(options.limits.clone()));
     let board = Arc::new(Board::default());
     let switchboard = Arc::new(Switchboard::default());
-    let plane = Plane::new(options.limits.clone(), epoch.clone());
+    let plane = Plane::new(options.limits.clone(), about.epoch.clone());
     let addr = BrokerActor::new(
         plane,
         Arc::clone(&store),
@@ -134,14 +177,7 @@ async fn run(
     )
     .start();
     machine.bind(addr.clone());
-    let about = About {
-        pid: options.identity.pid,
-        version: options.version.clone(),
-        instance,
-        epoch,
-        started_at,
-        repository: options.place.repository.clone(),
-    };
+    let (tell_stop, stop) = Stop::new();
     let broker = Broker {
         addr,
         board,
@@ -149,91 +185,155 @@ async fn run(
         switchboard,
         registry: Arc::new(RwLock::new(Arc::new(Loaded::default()))),
         about: Arc::new(about),
-        limits,
+        limits: Arc::new(options.limits.clone()),
         clock,
-        stop: Arc::new(Notify::new()),
+        stop,
         end: Arc::new(Notify::new()),
     };
-    broker.declare(load(&options.load).await);
-    let open = Arc::new(AtomicUsize::new(0));
-    let mut accepting =
-        actix::spawn(local::accept(listener, broker.clone(), machine.clone(), Arc::clone(&open)));
-    let surface = Surface::new(broker.clone(), port, keys);
-    let accepting_http = actix::spawn(http::accept(tcp, surface));
-    ready(seat.lease());
-    let changed = crate::manifest_watch::watch(&options.place.manifest());
+    (broker, machine, tell_stop)
+}
+
+/// Serves until a signal, a request or idleness ends it.
+async fn attend(options: &Options, door: &mut Door, signals: &mut Signals, changed: &Watch) {
     let mut idle_for = Duration::ZERO;
-    let mut signals = Signals::new()?;
+    // A read of its own, however long it takes: nothing else waits for it.
+    let mut reading: Option<JoinHandle<Loaded>> = None;
+    let end = Arc::clone(&door.broker.end);
     loop {
         tokio::select! {
-            () = signals.next() => break,
-            () = broker.end.notified() => break,
-            () = changed.settled() => broker.declare(load(&options.load).await),
+            () = signals.next() => return,
+            () = end.notified() => return,
+            () = changed.settled(), if reading.is_none() => {
+                let read = Arc::clone(&options.load);
+                reading = Some(actix::spawn(async move { load(&read).await }));
+            }
+            loaded = finished(&mut reading) => door.broker.declare(loaded),
             () = tokio::time::sleep(TICK) => {
-                if !seat.socket_is_ours() {
-                    tracing::warn!("the socket's file is gone; it is bound again");
-                    match seat.rebind() {
-                        Ok(listener) => {
-                            accepting.abort();
-                            accepting = actix::spawn(local::accept(
-                                listener,
-                                broker.clone(),
-                                machine.clone(),
-                                Arc::clone(&open),
-                            ));
-                        }
-                        Err(error) => tracing::error!(%error, "the socket cannot be bound again"),
-                    }
-                }
-                idle_for = if broker.is_idle() { idle_for + TICK } else { Duration::ZERO };
+                door.see_to_the_socket();
+                idle_for = if door.broker.is_idle() { idle_for + TICK } else { Duration::ZERO };
                 if options.idle.is_some_and(|bound| idle_for >= bound) {
                     tracing::info!("nothing ran, waited or watched; this broker leaves");
-                    break;
+                    return;
                 }
             }
         }
     }
-    accepting.abort();
-    accepting_http.abort();
-    broker.stop.notify_waiters();
-    tokio::time::sleep(FAREWELL).await;
-    seat.leave();
-    Ok(())
 }
 
-/// Reads the manifest without holding up the plane.
+/// Waits for a read that is under way and takes it out; waits for ever if there is none.
+async fn finished(reading: &mut Option<JoinHandle<Loaded>>) -> Loaded {
+    let Some(task) = reading else { return std::future::pending().await };
+    let loaded = task.await.unwrap_or_else(|error| unreadable(&error.to_string()));
+    *reading = None;
+    loaded
+}
+
+/// The local socket, and who accepts on it.
+struct Door {
+    seat: Seat,
+    accepting: JoinHandle<()>,
+    broker: Broker,
+    machine: Machine,
+    open: Arc<AtomicUsize>,
+}
+
+impl Door {
+    fn open(seat: Seat, listener: Listener, broker: Broker, machine: Machine) -> Self {
+        let open = Arc::new(AtomicUsize::new(0));
+        let accepting = local::accept(listener, broker.clone(), machine.clone(), Arc::clone(&open));
+        Self { seat, accepting: actix::spawn(accepting), broker, machine, open }
+    }
+
+    /// Binds the socket again if somebody has removed its file.
+    fn see_to_the_socket(&mut self) {
+        if self.seat.socket_is_ours() {
+            return;
+        }
+        tracing::warn!("the socket's file is gone; it is bound again");
+        match self.seat.rebind() {
+            Ok(listener) => {
+                self.accepting.abort();
+                let (broker, machine) = (self.broker.clone(), self.machine.clone());
+                let accepting = local::accept(listener, broker, machine, Arc::clone(&self.open));
+                self.accepting = actix::spawn(accepting);
+            }
+            Err(error) => tracing::error!(%error, "the socket cannot be bound again"),
+        }
+    }
+}
+
+/// Reads the manifest without holding up the plane, nor the end of this process.
 async fn load(load: &Load) -> Loaded {
     let load = Arc::clone(load);
-    tokio::task::spawn_blocking(move || load()).await.unwrap_or_else(|error| Loaded {
-        problems: vec![format!("the manifest could not be read: {error}")],
-        ..Loaded::default()
-    })
+    let (tell, told) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("manifest".to_owned());
+    let spawned = thread.spawn(move || drop(tell.send(load())));
+    match spawned {
+        Err(error) => unreadable(&error.to_string()),
+        Ok(_) => told.await.unwrap_or_else(|_| unreadable("its reader broke")),
+    }
+}
+
+fn unreadable(why: &str) -> Loaded {
+    Loaded { problems: vec![format!("the manifest could not be read: {why}")], ..Loaded::default() }
+}
+
+/// Raises the number of files that this process may open as far as it may: every connection and
+/// every watched process takes one.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, ?limit, "the number of open files stays as it is");
+    }
 }
 
 /// The signals that end a broker in order.
 struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-    hangup: tokio::signal::unix::Signal,
+    terminate: Signal,
+    /// Not listened to where whoever started this process had it ignored, as `nohup` does.
+    interrupt: Option<Signal>,
+    hangup: Option<Signal>,
 }
 
 impl Signals {
     fn new() -> Result<Self, ServeError> {
         let open = |kind| signal(kind).map_err(system("listen for signals"));
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let heeded = |kind: SignalKind| {
+            (!is_ignored(&status, kind.as_raw_value())).then(|| open(kind)).transpose()
+        };
         Ok(Self {
             terminate: open(SignalKind::terminate())?,
-            interrupt: open(SignalKind::interrupt())?,
-            hangup: open(SignalKind::hangup())?,
+            interrupt: heeded(SignalKind::interrupt())?,
+            hangup: heeded(SignalKind::hangup())?,
         })
     }
 
     async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            _ = self.hangup.recv() => {}
+            () = received(self.interrupt.as_mut()) => {}
+            () = received(self.hangup.as_mut()) => {}
         }
     }
+}
+
+async fn received(signal: Option<&mut Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns whether a process of this `/proc/<pid>/status` ignores a signal.
+fn is_ignored(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 fn random_hex(bytes: usize) -> Result<String, ServeError> {
@@ -241,4 +341,17 @@ fn random_hex(bytes: usize) -> Result<String, ServeError> {
     getrandom::fill(&mut random)
         .map_err(|error| system("get random bytes")(std::io::Error::other(error.to_string())))?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inherited_ignore_is_read_from_the_status_of_the_process() {
+        let status = "Name:\treeve\nSigBlk:\t0000000000000003\nSigIgn:\t0000000000001001\n";
+        assert!(is_ignored(status, SignalKind::hangup().as_raw_value()));
+        assert!(!is_ignored(status, SignalKind::interrupt().as_raw_value()));
+        assert!(!is_ignored("", SignalKind::hangup().as_raw_value()));
+    }
 }

@@ -163,7 +163,16 @@ impl Batch {
         if class != Class::Lost && covered != u64::from(batch.count()) {
             return Err(BadFrame::new("a batch's count is not that of its entries"));
         }
-        if dirty { batch.cleaned() } else { Ok(batch) }
+        let batch = if dirty { batch.cleaned()? } else { batch };
+        // What hides in a text takes more room once it is visible.
+        if batch.bytes.len() >= frame::FRAME_MAX {
+            let bytes = batch.bytes.len();
+            return Err(BadFrame::new(format!(
+                "frame_too_large: made clean, a batch has {bytes} bytes; the limit is {}",
+                frame::FRAME_MAX
+            )));
+        }
+        Ok(batch)
     }
 
     /// Makes a batch of events that follow each other from `first`.
@@ -232,23 +241,25 @@ impl Batch {
     ///
     /// When an event is not well-formed MessagePack of a known shape.
     pub fn entries(&self) -> Result<Vec<Entry>, BadFrame> {
-        self.raw()
-            .map(|raw| {
-                let (tag, payload) = raw?;
-                if tag == TAG_EVENT {
-                    return frame::decode(payload).map(Entry::Event);
-                }
-                let (stream, lines, text) = chunk_parts(payload)?;
-                Ok(Entry::Log(LogChunk {
-                    at: Timestamp::from_micros(i64::from_be_bytes(
-                        payload[..8].try_into().expect("eight bytes"),
-                    )),
-                    stream,
-                    lines,
-                    text: self.bytes.slice_ref(text),
-                }))
-            })
-            .collect()
+        self.decoded().collect()
+    }
+
+    fn decoded(&self) -> impl Iterator<Item = Result<Entry, BadFrame>> {
+        self.raw().map(|raw| {
+            let (tag, payload) = raw?;
+            if tag == TAG_EVENT {
+                return frame::decode(payload).map(Entry::Event);
+            }
+            let (stream, lines, text) = chunk_parts(payload)?;
+            Ok(Entry::Log(LogChunk {
+                at: Timestamp::from_micros(i64::from_be_bytes(
+                    payload[..8].try_into().expect("eight bytes"),
+                )),
+                stream,
+                lines,
+                text: self.bytes.slice_ref(text),
+            }))
+        })
     }
 
     /// Decodes into public events, positions after `after` only.
@@ -257,23 +268,40 @@ impl Batch {
     ///
     /// When an event is not well-formed.
     pub fn events(&self, id: ExecutionId, after: Seq) -> Result<Vec<Event>, BadFrame> {
+        self.first_events(id, after, usize::MAX)
+    }
+
+    /// Decodes into public events, the first `limit` after `after`; the rest is not even looked at.
+    ///
+    /// # Errors
+    ///
+    /// When an event is not well-formed.
+    pub fn first_events(
+        &self,
+        id: ExecutionId,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<Event>, BadFrame> {
         let mut events = Vec::new();
-        let mut sequence = self.first();
+        let Some(rest) = self.after(after) else { return Ok(events) };
+        let mut sequence = rest.first();
         let mut push = |timestamp, kind: Kind| {
-            if sequence > after {
+            if events.len() < limit {
                 events.push(Event { execution_id: id, sequence, timestamp, kind });
+                sequence = sequence.next();
             }
-            sequence = sequence.next();
+            events.len() < limit
         };
-        for entry in self.entries()? {
-            match entry {
+        for entry in rest.decoded() {
+            let more = match entry? {
                 Entry::Event(stamped) => push(stamped.at, stamped.kind),
-                Entry::Log(chunk) => {
-                    for (line, cut) in chunk.iter() {
-                        let message = line.to_owned();
-                        push(chunk.at, Kind::Log { stream: chunk.stream, message, cut });
-                    }
-                }
+                Entry::Log(chunk) => chunk.iter().all(|(line, cut)| {
+                    let message = line.to_owned();
+                    push(chunk.at, Kind::Log { stream: chunk.stream, message, cut })
+                }),
+            };
+            if !more {
+                break;
             }
         }
         Ok(events)

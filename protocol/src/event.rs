@@ -22,6 +22,9 @@ use crate::time::Timestamp;
 /// The version of the event protocol; moves only for what a version-1 reader could not ignore.
 pub const SCHEMA_VERSION: &str = "1";
 
+/// Problems of one fault that are kept, at most.
+const PROBLEMS_MAX: usize = 16;
+
 /// The prefix of every public type.
 const PREFIX: &str = "execution.";
 
@@ -292,6 +295,7 @@ impl Kind {
     /// Returns whether anything changed.
     pub fn clean(&mut self, max_chars: usize) -> bool {
         let mut texts: Vec<&mut String> = Vec::new();
+        let mut changed = false;
         match self {
             Self::Created { title, .. } => texts.push(title),
             Self::Gate { name, reason, .. } => {
@@ -312,6 +316,13 @@ impl Kind {
             }
             Self::Cancelling { by } => texts.push(by),
             Self::Failed { error, .. } => {
+                if error.problems.len() > PROBLEMS_MAX {
+                    error.problems.truncate(PROBLEMS_MAX);
+                    changed = true;
+                }
+                for problem in &mut error.problems {
+                    texts.extend([&mut problem.pointer, &mut problem.message]);
+                }
                 texts.push(&mut error.message);
                 texts.extend(&mut error.reason);
                 texts.extend(&mut error.suggestion);
@@ -326,7 +337,6 @@ impl Kind {
             | Self::Cancelled { .. }
             | Self::Completed { .. } => {}
         }
-        let mut changed = false;
         for text in texts {
             let short = text.len() <= max_chars || text.chars().nth(max_chars).is_none();
             if !short || !sanitise::is_clean(text.as_bytes()) || text.contains(['\n', '\u{1}']) {

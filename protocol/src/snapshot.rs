@@ -12,9 +12,12 @@ use crate::batch::LogChunk;
 use crate::capability::{CapabilityKind, Effect, OnWorkerLoss};
 use crate::event::{Kind, Severity, Stamped};
 use crate::fault::{Code, Fault};
+use crate::frame;
 use crate::id::{CapabilityId, ExecutionId, Seq};
 use crate::lifecycle::State;
 use crate::limits::Limits;
+use crate::peer::withheld;
+use crate::sanitise;
 use crate::time::Timestamp;
 
 /// Who asked for an execution.
@@ -86,6 +89,37 @@ pub struct Description {
     /// The execution that it is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<ExecutionId>,
+}
+
+/// Characters of a title, at most.
+const TITLE_CHARS_MAX: usize = 200;
+/// Characters of the name of a lock, a repository or a branch, at most.
+const NAME_CHARS_MAX: usize = 200;
+/// Characters of an actor's own name, at most.
+const PEER_CHARS_MAX: usize = 100;
+
+impl Description {
+    /// Makes every text clean and short, and puts a reference in place of an input that is over
+    /// the bound: what a peer says of execution `id` is shown to everybody.
+    pub fn clean(&mut self, id: ExecutionId, limits: &Limits) {
+        let mut texts = vec![
+            (&mut self.title, TITLE_CHARS_MAX),
+            (&mut self.repository.name, NAME_CHARS_MAX),
+            (&mut self.repository.id, NAME_CHARS_MAX),
+        ];
+        texts.extend(self.repository.branch.as_mut().map(|branch| (branch, NAME_CHARS_MAX)));
+        texts.extend(self.lock.as_mut().map(|lock| (lock, NAME_CHARS_MAX)));
+        texts.extend(self.actor.peer.as_mut().map(|peer| (peer, PEER_CHARS_MAX)));
+        for (text, chars_max) in texts {
+            *text = sanitise::text(text, chars_max);
+        }
+        // It travels as MessagePack and is read as JSON: neither may be larger.
+        let bytes = self.input.to_string().len().max(frame::encode(&self.input).len());
+        if bytes > limits.max_value_bytes {
+            let link = format!("/api/v1/executions/get?id={id}");
+            self.input = withheld(bytes, limits.max_value_bytes, &link);
+        }
+    }
 }
 
 /// How far along an execution is.

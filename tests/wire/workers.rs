@@ -460,3 +460,87 @@ fn ten_thousand_heartbeats_change_nothing() {
     through(&mut worker, Seq(4));
     assert_eq!(sequences(&served, 52), [1, 2, 3, 4]);
 }
+
+#[test]
+fn a_fence_that_no_broker_grants_closes_that_connection_alone() {
+    let served = Served::with(&[("reattach", "200ms")]);
+    for (number, fence) in [(60, u64::MAX), (61, u64::MAX / 2 + 1)] {
+        let mut worker = Wire::worker(&served.socket);
+        worker.send(
+            kind::ATTACH,
+            &Attach {
+                execution: id(number),
+                fence: Some(Fence(fence)),
+                description: description("test.wire"),
+                last: Seq(3),
+                tree: None,
+            },
+        );
+        let reason = worker.closed();
+        assert!(reason.starts_with("bad_frame: "), "{reason}");
+        served.still_answers();
+    }
+}
+
+#[test]
+fn a_worker_that_goes_away_before_it_has_shown_its_history_has_failed() {
+    let served = Served::with(&[("reattach", "200ms")]);
+    for (number, fence) in [(62, None), (63, Some(Fence(u64::MAX / 2)))] {
+        let mut worker = Wire::worker(&served.socket);
+        worker.send(
+            kind::ATTACH,
+            &Attach {
+                execution: id(number),
+                fence,
+                description: description("test.wire"),
+                last: Seq(7),
+                tree: None,
+            },
+        );
+        let grant: reeve_protocol::peer::Grant = worker.expect(kind::GRANT);
+        assert_eq!(grant.next, Seq(1));
+        drop(worker);
+        until("the execution to fail", || {
+            let got = Wire::client(&served.socket).ask(Op::Get { id: id(number) });
+            got.is_ok_and(|shown| shown["state"] == "failed").then_some(())
+        });
+        served.still_answers();
+        assert_eq!(sequences(&served, number), [1, 2]);
+    }
+}
+
+#[test]
+fn what_came_before_a_frame_that_cannot_be_taken_counts() {
+    let served = Served::plain();
+    let (mut worker, granted) = running(&served, 64);
+    through(&mut worker, Seq(3));
+    let batch = granted.batch(&[progress(1), completed()]);
+    let mut bytes = bytes::BytesMut::new();
+    reeve_protocol::frame::put(&mut bytes, kind::BATCH, batch.bytes());
+    bytes.extend_from_slice(&[0, 0, 0, 0]);
+    worker.raw(&bytes);
+    assert!(worker.closed().contains("bad_frame"));
+    assert_eq!(get(&served, 64)["state"], "succeeded");
+    assert_eq!(sequences(&served, 64), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn workers_and_clients_are_told_that_a_broker_ends() {
+    let served = Served::plain();
+    let (mut worker, _) = running(&served, 65);
+    let mut client = Wire::client(&served.socket);
+    client.ask(Op::Status {}).expect("it answers");
+    Wire::client(&served.socket).ask(Op::Stop { force: false }).expect("it can be asked to stop");
+    let mut drained = false;
+    let mut reason = String::new();
+    while let Some((frame_kind, body)) = worker.recv() {
+        drained |= frame_kind == kind::DRAIN;
+        if frame_kind == kind::BYE {
+            let bye: reeve_protocol::peer::Bye =
+                reeve_protocol::frame::decode(&body).expect("a goodbye is good");
+            reason = bye.reason;
+        }
+    }
+    assert!(drained && reason.starts_with("stopping: "), "{drained} {reason}");
+    assert!(client.closed().starts_with("stopping: "));
+}

@@ -1,5 +1,6 @@
 //! A client's connection: requests, and a pump that follows executions from the client's cursors.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -9,6 +10,7 @@ use reeve_protocol::peer::{Ping, kind};
 use reeve_protocol::stream::{Answer, Ctl, Op, Res, Sub, Unsub};
 use serde_json::{Value, json};
 
+use super::left::Left;
 use super::local::{Reader, Writer};
 use crate::handle::Broker;
 use crate::plane::{Input, Reply, SubscriberId};
@@ -41,15 +43,22 @@ pub(super) async fn serve(mut reader: Reader, writer: Writer, broker: Broker) {
         signal,
         out: BytesMut::new(),
     };
+    let left = Left::reader(&broker, subscriber);
     client.run(&mut reader).await;
-    broker.switchboard.reader_left(subscriber);
-    broker.post(Input::Unsubscribe { subscriber, executions: Vec::new() }).await;
+    left.tell().await;
 }
 
 impl Client {
     async fn run(&mut self, reader: &mut Reader) {
+        let stop = self.broker.stop.clone();
+        let mut stop = pin!(stop.told());
         loop {
+            let is_dirty = self.pump.is_dirty();
             tokio::select! {
+                biased;
+                () = &mut stop => {
+                    return self.writer.bye("stopping: this broker ends").await;
+                }
                 frame = reader.frame() => match frame {
                     Ok(Some((kind, body))) => {
                         if let Err(bad) = self.take(kind, &body).await {
@@ -64,19 +73,17 @@ impl Client {
                         self.pump.wake(handle);
                     }
                 }
-                () = self.broker.stop.notified() => {
-                    return self.writer.bye("stopping: this broker ends").await;
-                }
+                () = std::future::ready(()), if is_dirty => {}
             }
-            if self.pump_all().await.is_err() {
+            if self.pump().await.is_err() {
                 return;
             }
         }
     }
 
-    /// Writes everything that is new, page by page.
-    async fn pump_all(&mut self) -> std::io::Result<()> {
-        loop {
+    /// Writes what is new, about a page of it: in between, whoever asks is answered.
+    async fn pump(&mut self) -> std::io::Result<()> {
+        while self.out.len() < PAGE_BYTES {
             let board = &self.broker.board;
             let wanted = self.pump.next(|handle| board.by_handle(handle), &mut self.out);
             let Some(wanted) = wanted else { break };
@@ -91,9 +98,6 @@ impl Client {
                     self.writer.bye(&error.to_string()).await;
                     return Err(std::io::ErrorKind::Other.into());
                 }
-            }
-            if self.out.len() >= PAGE_BYTES {
-                self.flush().await?;
             }
         }
         self.flush().await

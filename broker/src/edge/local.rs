@@ -142,11 +142,19 @@ impl Reader {
     }
 
     /// Reads every frame that one read of the socket brings; empty at the end of the stream.
+    ///
+    /// What came before a frame that cannot be taken is returned first; the error comes next.
     pub async fn frames(&mut self) -> Result<Vec<(u8, Bytes)>, BadFrame> {
         let mut frames = Vec::new();
         loop {
-            while let Some(frame) = frame::take(&mut self.buffer)? {
-                frames.push(frame);
+            loop {
+                match frame::take(&mut self.buffer) {
+                    Ok(Some(frame)) => frames.push(frame),
+                    Ok(None) => break,
+                    Err(bad) if frames.is_empty() => return Err(bad),
+                    // It stays in the buffer and is met again.
+                    Err(_) => break,
+                }
             }
             if !frames.is_empty() || !self.fill().await {
                 return Ok(frames);

@@ -2,6 +2,7 @@
 
 mod client;
 pub mod http;
+mod left;
 pub mod local;
 mod worker;
 pub mod ws;

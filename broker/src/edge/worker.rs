@@ -6,11 +6,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use reeve_protocol::Batch;
 use reeve_protocol::frame::{self, BadFrame};
-use reeve_protocol::peer::{Hello, Ping, kind};
+use reeve_protocol::peer::{Fenced, Hello, Ping, kind};
 use tokio::sync::mpsc::Receiver;
 
+use super::left::Left;
 use super::local::{Reader, Writer};
-use crate::handle::Broker;
+use crate::handle::{Broker, Stop};
 use crate::machine::Machine;
 use crate::plane::{Input, ToWorker, WorkerFrame, WorkerId, WorkerProcess};
 use crate::switchboard::Outgoing;
@@ -31,7 +32,8 @@ pub(super) async fn serve(
     };
     machine.watch(worker, hello.pid, hello.start_ticks);
     broker.post(Input::WorkerJoined { worker, process }).await;
-    let mut writing = actix::spawn(write(writer, outbox));
+    let left = Left::worker(&broker, worker);
+    let mut writing = actix::spawn(write(writer, outbox, broker.stop.clone()));
     let mut attached = false;
     let reason = {
         let mut reading = pin!(read(&mut reader, &broker, worker, &mut attached));
@@ -48,8 +50,7 @@ pub(super) async fn serve(
         tracing::warn!(worker = worker.0, pid = hello.pid, reason, "a worker is cut off");
         broker.switchboard.send(worker, Outgoing::Close(reason));
     }
-    broker.switchboard.worker_left(worker);
-    broker.post(Input::Closed { worker }).await;
+    left.tell().await;
     machine.unwatch(worker, if attached { broker.limits.reattach } else { Duration::ZERO });
 }
 
@@ -117,9 +118,23 @@ enum Written {
 }
 
 /// Writes what waits for the worker, many messages at once.
-async fn write(mut writer: Writer, mut outbox: Receiver<Outgoing>) -> Written {
+///
+/// When the broker ends, the worker is told: what it runs goes on.
+async fn write(mut writer: Writer, mut outbox: Receiver<Outgoing>, stop: Stop) -> Written {
     let mut out = BytesMut::new();
-    while let Some(outgoing) = outbox.recv().await {
+    let mut stop = pin!(stop.told());
+    loop {
+        let outgoing = tokio::select! {
+            outgoing = outbox.recv() => outgoing,
+            () = &mut stop => {
+                frame::put(&mut out, kind::DRAIN, &[]);
+                if writer.write(&out).await.is_ok() {
+                    writer.bye("stopping: this broker ends; work goes on").await;
+                }
+                return Written::Enough;
+            }
+        };
+        let Some(outgoing) = outgoing else { return Written::Enough };
         let mut next = Some(outgoing);
         while let Some(outgoing) = next {
             match outgoing {
@@ -141,7 +156,6 @@ async fn write(mut writer: Writer, mut outbox: Receiver<Outgoing>) -> Written {
         }
         out.clear();
     }
-    Written::Enough
 }
 
 fn encode(message: &ToWorker, out: &mut BytesMut) {
@@ -150,7 +164,14 @@ fn encode(message: &ToWorker, out: &mut BytesMut) {
         ToWorker::Grant(grant) => frame::put_message(out, kind::GRANT, grant),
         ToWorker::Ack(ack) => frame::put_message(out, kind::ACK, ack),
         ToWorker::Cancel(cancel) => frame::put_message(out, kind::CANCEL, cancel),
-        ToWorker::Fenced(fenced) => frame::put_message(out, kind::FENCED, fenced),
+        ToWorker::Fenced(fenced) => {
+            let mut body = frame::encode(fenced);
+            if body.len() >= frame::FRAME_MAX {
+                // Where it stands fits; how it came to that is in the history.
+                body = frame::encode(&Fenced { error: None, ..Fenced::clone(fenced) });
+            }
+            frame::put(out, kind::FENCED, &body);
+        }
         ToWorker::Ping(nonce) => frame::put_message(out, kind::PING, &Ping { nonce: *nonce }),
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reeve_protocol::batch::Entry;
+use reeve_protocol::frame::FRAME_MAX;
 use reeve_protocol::mutant;
 use reeve_protocol::peer::Tree;
 use reeve_protocol::snapshot::{Description, Overlay, Refused};
@@ -189,27 +190,30 @@ impl Execution {
             Ok(entries) => entries,
             Err(bad) => return Accepted::Malformed(bad.to_string()),
         };
-        let mut taken = Vec::with_capacity(entries.len());
+        let mut events = Vec::with_capacity(entries.len());
         let mut cleaned = false;
         for entry in entries {
             let Entry::Event(mut event) = entry else {
                 return Accepted::Malformed("a log chunk among events".to_owned());
             };
             cleaned |= event.kind.clean(limits.max_line_chars);
-            if let Err(refused) = self.fold(&event, limits) {
-                let prefix = (!taken.is_empty())
-                    .then(|| Batch::of_events(self.handle, self.fence, batch.first(), &taken));
+            events.push(event);
+        }
+        let (handle, fence, first) = (self.handle, self.fence, batch.first());
+        let of = |events: &[Stamped]| Batch::of_events(handle, fence, first, events);
+        let batch = if cleaned { of(&events) } else { batch };
+        // What hides in a text takes more room once it is visible.
+        if batch.bytes().len() >= FRAME_MAX {
+            let bytes = batch.bytes().len();
+            return Accepted::Malformed(format!(
+                "frame_too_large: made clean, a batch has {bytes} bytes; the limit is {FRAME_MAX}"
+            ));
+        }
+        for (taken, event) in events.iter().enumerate() {
+            if let Err(refused) = self.fold(event, limits) {
+                let prefix = (taken > 0).then(|| of(&events[..taken]));
                 return Accepted::Prefix(prefix, refused);
             }
-            taken.push(event);
-        }
-        if cleaned {
-            return Accepted::All(Some(Batch::of_events(
-                self.handle,
-                self.fence,
-                batch.first(),
-                &taken,
-            )));
         }
         Accepted::All(Some(batch))
     }

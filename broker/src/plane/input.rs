@@ -141,6 +141,13 @@ pub enum Input {
         /// Bytes of events kept in all.
         bytes: usize,
     },
+    /// Something is left of the process tree of a lost execution, and nothing more is done to it.
+    TreeLeft {
+        /// Which.
+        id: ExecutionId,
+        /// Some of its processes.
+        pids: Vec<u32>,
+    },
     /// The process tree of a lost execution is empty.
     TreeEmpty {
         /// Which.

@@ -89,10 +89,10 @@ impl Plane {
     }
 
     pub(super) fn on_pong(&mut self, worker: WorkerId, nonce: u64) {
-        if nonce == self.checks
-            && let Some(known) = self.workers.get_mut(&worker)
-        {
-            known.deaf = 0;
+        // An answer that comes late still says how far its command loop has come.
+        let Some(behind) = self.checks.checked_sub(nonce) else { return };
+        if let Some(known) = self.workers.get_mut(&worker) {
+            known.deaf = known.deaf.min(u32::try_from(behind).unwrap_or(u32::MAX));
         }
     }
 
@@ -131,7 +131,8 @@ impl Plane {
             let by = now.mono + LAST_WORDS;
             for handle in known.executions.clone() {
                 let Some(execution) = self.executions.get_mut(&handle) else { continue };
-                if !execution.snapshot.state.is_final() && execution.reattach_by.is_none() {
+                let done = execution.snapshot.state.is_final() && execution.tree.is_none();
+                if !done && execution.reattach_by.is_none() {
                     execution.reattach_by = Some(by);
                     self.reattach.insert((by, handle));
                 }
@@ -217,6 +218,10 @@ impl Plane {
             self.reattach.pop_first();
             let execution = self.executions.get_mut(&handle).expect("a deadline's own");
             execution.reattach_by = None;
+            if execution.snapshot.state.is_final() {
+                self.sweep_finished(handle, now);
+                continue;
+            }
             let gone = execution.worker.and_then(|worker| self.workers.get(&worker));
             let how = if gone.is_some_and(|it| it.gone) { Lost::Gone } else { Lost::Away };
             self.lose(handle, how, now);
@@ -236,10 +241,8 @@ impl Plane {
 
     /// Ends an execution without its worker, or lets another one try if nothing has begun.
     fn lose(&mut self, handle: Handle, how: Lost, now: Now) {
+        self.no_deadline(handle);
         let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
-        if let Some(at) = execution.reattach_by.take() {
-            self.reattach.remove(&(at, handle));
-        }
         let was_waiting = execution.is_waiting();
         let granted = execution.granted && !mutant::on("second try after a grant");
         execution.fence = execution.fence.next();
@@ -267,6 +270,7 @@ impl Plane {
 
     /// Sees to the tree of an execution that ended well and whose worker left without a word.
     fn sweep_finished(&mut self, handle: Handle, now: Now) {
+        self.no_deadline(handle);
         if self.executions[&handle].tree.is_some() {
             self.start_sweep(handle);
         }
@@ -274,6 +278,14 @@ impl Plane {
             self.disown(worker, handle);
         }
         self.settle(handle, now);
+    }
+
+    /// Waits no longer for an execution's worker.
+    pub(super) fn no_deadline(&mut self, handle: Handle) {
+        let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
+        if let Some(at) = execution.reattach_by.take() {
+            self.reattach.remove(&(at, handle));
+        }
     }
 
     fn start_sweep(&mut self, handle: Handle) {
@@ -300,6 +312,18 @@ impl Plane {
         };
         self.pending.touched.insert(handle);
         self.pending.after.push(Effect::Sweep(sweep));
+    }
+
+    pub(super) fn on_tree_left(&mut self, id: reeve_protocol::ExecutionId, pids: &[u32]) {
+        let Some(&handle) = self.by_id.get(&id) else { return };
+        let execution = self.executions.get_mut(&handle).expect("an id names an execution");
+        if !execution.sweeping {
+            return;
+        }
+        let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+        let held = format!("processes of lost execution {id} live: {}", pids.join(", "));
+        execution.overlay(|overlay| overlay.held = Some(held));
+        self.pending.touched.insert(handle);
     }
 
     pub(super) fn on_tree_empty(&mut self, id: reeve_protocol::ExecutionId, now: Now) {

@@ -156,6 +156,7 @@ impl Plane {
                 self.on_unsubscribe(subscriber, &executions);
             }
             Input::Stored { trimmed, bytes } => self.on_stored(&trimmed, bytes),
+            Input::TreeLeft { id, pids } => self.on_tree_left(id, &pids),
             Input::TreeEmpty { id } => self.on_tree_empty(id, now),
         }
         self.flush();
@@ -201,7 +202,7 @@ impl Plane {
         &mut self,
         request: RequestId,
         id: ExecutionId,
-        description: reeve_protocol::snapshot::Description,
+        mut description: reeve_protocol::snapshot::Description,
         now: Now,
     ) {
         if self.by_id.contains_key(&id) || self.forgotten.contains_key(&id) {
@@ -229,6 +230,7 @@ impl Plane {
                 fault.because("queue_full").hint("start it again when some have ended"),
             );
         }
+        description.clean(id, &self.limits);
         let handle = self.create(id, description, now);
         self.executions.get_mut(&handle).expect("it was just made").launched = true;
         self.announce(handle, now);
@@ -307,11 +309,13 @@ impl Plane {
     }
 
     fn write_created(&mut self, handle: Handle, now: Now) {
-        let execution = &self.executions[&handle];
+        let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
+        // The snapshot has it, too.
+        let input = std::mem::take(&mut execution.description.input);
         let created = Kind::Created {
             capability: execution.description.capability.clone(),
             title: execution.description.title.clone(),
-            input: execution.description.input.clone(),
+            input,
         };
         self.write(handle, [created], now);
     }
@@ -334,8 +338,14 @@ impl Plane {
         if !execution.settled {
             execution.settled = true;
             execution.clear_waits();
+            // Only a worker that has to be told once more where it stands needs these.
+            execution.broker_events = Vec::new();
+            execution.description.input = serde_json::Value::Null;
             self.active -= 1;
-            if let Some(at) = execution.reattach_by.take() {
+            // Where its process is gone, what it leaves behind is seen to after its last words.
+            let gone = execution.worker.and_then(|worker| self.workers.get(&worker));
+            let leaves_tree = execution.tree.is_some() && gone.is_some_and(|it| it.gone);
+            if !leaves_tree && let Some(at) = execution.reattach_by.take() {
                 self.reattach.remove(&(at, handle));
             }
             if std::mem::take(&mut execution.slot_held) {
@@ -361,6 +371,7 @@ impl Plane {
         let Some(handle) = oldest.map(|execution| execution.handle) else {
             return false;
         };
+        self.no_deadline(handle);
         let execution = self.executions.remove(&handle).expect("it was just found");
         self.by_id.remove(&execution.id);
         self.forgotten.insert(execution.id, (execution.snapshot.state, execution.last));

@@ -3,12 +3,20 @@
 use reeve_protocol::mutant;
 use reeve_protocol::peer::{Ack, Attach, Fenced, Late, Released};
 use reeve_protocol::snapshot::LateReport;
-use reeve_protocol::{Batch, Code, Fault, Handle, Now, Seq, State};
+use reeve_protocol::{Batch, Code, Fault, Fence, Handle, Now, Seq, State};
 
 use super::Plane;
 use super::effect::{Effect, Record, ToWorker};
 use super::execution::{Accepted, Writer};
 use super::input::{WorkerFrame, WorkerId};
+
+/// The highest fence that a worker may bring: every broker counts up from 1.
+const FENCE_MAX: Fence = Fence(u64::MAX / 2);
+
+/// Processes that survived and are named, at most.
+const SURVIVORS_MAX: usize = 10;
+/// Characters of the name of each.
+const SURVIVOR_CHARS_MAX: usize = 100;
 
 impl Plane {
     pub(super) fn on_frame(&mut self, worker: WorkerId, frame: WorkerFrame, now: Now) {
@@ -37,7 +45,11 @@ impl Plane {
         }
     }
 
-    fn on_attach(&mut self, worker: WorkerId, attach: Attach, now: Now) {
+    fn on_attach(&mut self, worker: WorkerId, mut attach: Attach, now: Now) {
+        if attach.fence.is_some_and(|fence| fence > FENCE_MAX) {
+            let reason = format!("bad_frame: no broker grants a fence above {FENCE_MAX}");
+            return self.close(worker, reason);
+        }
         if let Some(&(state, last)) = self.forgotten.get(&attach.execution) {
             return self.fence_off(worker, &attach, state, last, None);
         }
@@ -55,7 +67,10 @@ impl Plane {
                 .hint("it runs on without being watched; try again when some have ended");
                 self.fence_off(worker, &attach, State::Queued, Seq::NONE, Some(fault));
             }
-            None => self.on_attach_new(worker, attach, now),
+            None => {
+                attach.description.clean(attach.execution, &self.limits);
+                self.on_attach_new(worker, attach, now);
+            }
         }
     }
 
@@ -239,7 +254,11 @@ impl Plane {
         if released.survivors.is_empty() {
             execution.tree = None;
         } else {
-            let held = format!("processes survived: {}", released.survivors.join(", "));
+            let named = released.survivors.iter().take(SURVIVORS_MAX);
+            let named: Vec<String> = named
+                .map(|name| reeve_protocol::sanitise::text(name, SURVIVOR_CHARS_MAX))
+                .collect();
+            let held = format!("processes survived: {}", named.join(", "));
             execution.overlay(|overlay| overlay.held = Some(held));
             self.pending.touched.insert(handle);
         }

@@ -514,3 +514,91 @@ fn a_worker_that_began_by_itself_leaves_the_queue() {
     assert_eq!(rig.plane.gauges().queued, 0);
     assert!(rig.shown(2).snapshot.overlay.waiting_on.is_none());
 }
+
+#[test]
+fn what_a_worker_says_of_its_execution_is_made_clean_and_short() {
+    let mut rig = Rig::new(Limits::default());
+    rig.join(1, 10);
+    let mut dirty = attach(1, Some("l"));
+    dirty.description.title = "a\u{1b}[31mb\u{202e}".to_owned();
+    dirty.description.lock = Some("lock ".repeat(1_000));
+    dirty.description.actor.peer = Some("p\n".repeat(1_000));
+    dirty.description.repository.branch = Some("b".repeat(1_000));
+    dirty.description.input = serde_json::json!("x".repeat(800 << 10));
+    rig.frames(1, vec![WorkerFrame::Attach(Box::new(dirty))]);
+    let snapshot = rig.shown(1).snapshot;
+    assert_eq!(snapshot.title, "ab⟦U+202E⟧");
+    assert_eq!(snapshot.input["withheld"], "too_large");
+    assert_eq!(snapshot.repository.branch.as_ref().map(String::len), Some(202));
+    let lock = rig.plane.executions[&HANDLE].description.lock.clone();
+    assert_eq!(lock.map(|lock| lock.chars().count()), Some(200));
+}
+
+#[test]
+fn survivors_are_named_in_short_and_clean() {
+    let mut rig = running();
+    let tree = Tree { pgid: 10, start_ticks: 1 };
+    rig.frames(1, vec![WorkerFrame::Tree(TreeStarted { execution: id(1), tree })]);
+    rig.batch(1, events(1, 4, &[completed()]));
+    let survivors = vec![format!("\u{1b}]0;evil\u{7}{}", "y".repeat(5_000)); 500];
+    let released = Released { execution: id(1), survivors };
+    rig.frames(1, vec![WorkerFrame::Released(released)]);
+    let held = rig.shown(1).snapshot.overlay.held.clone().unwrap();
+    assert!(held.chars().count() < 1_100, "{}", held.len());
+    assert!(!held.contains(['\u{1b}', '\u{7}']));
+}
+
+#[test]
+fn what_a_finished_worker_left_behind_is_swept_though_something_holds_its_connection() {
+    for early in [true, false] {
+        let mut rig = running();
+        let tree = Tree { pgid: 10, start_ticks: 1 };
+        rig.frames(1, vec![WorkerFrame::Tree(TreeStarted { execution: id(1), tree })]);
+        if early {
+            rig.batch(1, events(1, 4, &[completed()]));
+        }
+        rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+        if !early {
+            rig.batch(1, events(1, 4, &[completed()]));
+        }
+        let sweeps =
+            |rig: &Rig| rig.out.iter().filter(|effect| matches!(effect, Effect::Sweep(_))).count();
+        assert_eq!(sweeps(&rig), 0, "it may still say that its tree is empty");
+        let until = rig.at + Duration::from_millis(200);
+        rig.pass(until, &[]);
+        assert_eq!(sweeps(&rig), 1);
+        rig.post(Input::TreeLeft { id: id(1), pids: vec![11, 12] });
+        assert!(rig.shown(1).snapshot.overlay.held.as_ref().unwrap().ends_with("live: 11, 12"));
+        rig.post(Input::TreeEmpty { id: id(1) });
+        assert!(rig.shown(1).snapshot.overlay.held.is_none());
+        assert_eq!(rig.shown(1).snapshot.state, State::Succeeded);
+    }
+}
+
+#[test]
+fn a_worker_that_answers_every_ping_late_is_not_deaf() {
+    let mut rig = running();
+    for _ in 0..60 {
+        let due = rig.plane.poll_timeout().unwrap();
+        let late = WorkerFrame::Pong(rig.plane.checks.saturating_sub(2));
+        rig.frames(1, vec![WorkerFrame::Heartbeat, late]);
+        rig.at = due;
+        let now = rig.now();
+        rig.plane.handle_timeout(now);
+        rig.drain();
+    }
+    assert_eq!(rig.shown(1).snapshot.state, State::Running);
+}
+
+#[test]
+fn an_input_is_held_once_after_it_was_written() {
+    let mut rig = Rig::new(Limits::default());
+    rig.join(1, 10);
+    let mut attach = attach(1, None);
+    attach.description.input = serde_json::json!({ "a": 1 });
+    rig.frames(1, vec![WorkerFrame::Attach(Box::new(attach))]);
+    assert!(rig.plane.executions[&HANDLE].description.input.is_null());
+    rig.batch(1, events(1, 3, &[Kind::Started {}, completed()]));
+    assert!(rig.plane.executions[&HANDLE].broker_events.is_empty());
+    assert_eq!(rig.shown(1).snapshot.input, serde_json::json!({ "a": 1 }));
+}

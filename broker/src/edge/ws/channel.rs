@@ -8,7 +8,7 @@ use futures_util::{SinkExt, StreamExt};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use reeve_protocol::stream::Subbed;
-use reeve_protocol::{Fault, Seq};
+use reeve_protocol::{ExecutionId, Fault, Seq};
 use serde_json::{Map, Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::WebSocketStream;
@@ -20,6 +20,7 @@ use super::encode::{Encoder, document};
 use super::frames::{self, Asked};
 use super::target::Target;
 use crate::edge::http::Surface;
+use crate::edge::left::Left;
 use crate::plane::{Input, Reply, SubscriberId};
 use crate::pump::Pump;
 use crate::switchboard::Signal;
@@ -100,19 +101,17 @@ pub async fn serve(upgraded: Upgraded, target: Target, scopes: Option<Scopes>, s
         second: (now, 0),
         wrong: 0,
     };
+    let left = Left::reader(&broker, subscriber);
     let Err(end) = channel.run(target).await;
     // Whoever leaves is forgotten first, so that saying goodbye holds nobody's place.
-    broker.switchboard.reader_left(subscriber);
-    broker.post(Input::Unsubscribe { subscriber, executions: Vec::new() }).await;
+    left.tell().await;
     channel.leave(end).await;
 }
 
 impl Channel {
     async fn run(&mut self, target: Target) -> Result<std::convert::Infallible, End> {
         let broker = self.surface.broker().clone();
-        let stop = broker.stop.notified();
-        let mut stop = std::pin::pin!(stop);
-        stop.as_mut().enable();
+        let mut stop = std::pin::pin!(broker.stop.clone().told());
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let opened = self.subscribe("stream.ready", &target).await?;
@@ -120,31 +119,36 @@ impl Channel {
             return Err(End::Close(CloseCode::Policy, fault.message));
         }
         loop {
-            self.pump_all().await?;
+            self.pump_some().await?;
+            let is_dirty = self.pump.is_dirty();
             tokio::select! {
+                biased;
+                () = &mut stop => {
+                    return Err(End::Close(CloseCode::Away, "this broker ends".to_owned()));
+                }
+                _ = look.tick() => self.look().await?,
                 message = self.socket.next() => self.take(message).await?,
                 woken = self.signal.woken() => {
                     woken.into_iter().for_each(|handle| self.pump.wake(handle));
                 }
-                _ = look.tick() => self.look().await?,
-                () = &mut stop => {
-                    return Err(End::Close(CloseCode::Away, "this broker ends".to_owned()));
-                }
+                () = std::future::ready(()), if is_dirty => {}
             }
         }
     }
 
-    /// Writes everything that is new, page by page.
-    async fn pump_all(&mut self) -> Result<(), End> {
+    /// Writes what is new, about a page of it: in between, whoever asks is answered.
+    async fn pump_some(&mut self) -> Result<(), End> {
         let broker = self.surface.broker().clone();
         let board = &broker.board;
-        loop {
+        let mut read_bytes = 0;
+        while read_bytes < PAGE_BYTES {
             let wanted = self.pump.next(|handle| board.by_handle(handle), &mut self.out);
             let Some(wanted) = wanted else { break };
             let visible = board.by_handle(wanted.handle).map(|shown| shown.last);
             let read = broker.store.read(wanted.handle, wanted.after, PAGE_BYTES).await;
             let page = read.map_err(|error| End::Close(CloseCode::Error, error.to_string()))?;
             self.pump.page(wanted, &page, visible.unwrap_or_default(), &mut self.out);
+            read_bytes += self.out.len();
             self.drain().await?;
         }
         self.drain().await
@@ -331,10 +335,13 @@ impl Channel {
             Err(fault) => return Ok(Err(fault)),
         };
         let all = target.all.then_some(horizon);
-        let foreign: Vec<_> =
-            target.executions.iter().filter(|_| differs).map(|from| from.execution).collect();
+        let foreign: Vec<_> = if differs {
+            target.executions.iter().map(|from| from.execution).collect()
+        } else {
+            Vec::new()
+        };
         self.pump.subscribe(&subbed, all, &foreign, &mut self.out);
-        let ready = self.ready(word, target.all, &subbed, differs).await?;
+        let ready = self.ready(word, target.all, &subbed, &foreign).await?;
         self.send(vec![document(&ready)]).await?;
         Ok(Ok(()))
     }
@@ -344,13 +351,14 @@ impl Channel {
         word: &str,
         all: bool,
         subbed: &Subbed,
-        differs: bool,
+        foreign: &[ExecutionId],
     ) -> Result<Value, End> {
         let broker = self.surface.broker();
         let (mut replayed, mut truncated) = (0, false);
         let mut cursors = Map::new();
         for followed in &subbed.executions {
-            let start = if differs { Seq::NONE } else { followed.after.min(followed.last) };
+            let is_foreign = foreign.contains(&followed.execution);
+            let start = if is_foreign { Seq::NONE } else { followed.after.min(followed.last) };
             cursors.insert(followed.execution.to_string(), start.0.into());
             let mut at = start;
             while at < followed.last {
