@@ -78,6 +78,14 @@ impl Broker {
         }
     }
 
+    /// Hands the last input of a connection in, whose task broke and can wait for nothing.
+    ///
+    /// The mailbox's bound is passed over: once, by who is gone.
+    #[expect(clippy::disallowed_methods, reason = "one message by who is gone cannot pile up")]
+    pub fn post_last(&self, input: Input) {
+        self.addr.do_send(Post(input));
+    }
+
     /// Hands a request in and waits for its answer.
     pub async fn ask(&self, input: impl FnOnce(RequestId) -> Input) -> Result<Reply, Fault> {
         let (request, answer) = self.switchboard.request();

@@ -1,6 +1,5 @@
 //! Leaving: a connection that ends is pulled out and forgotten, also when its task breaks.
 
-use crate::actor::Post;
 use crate::handle::Broker;
 use crate::plane::{Input, SubscriberId, WorkerId};
 
@@ -50,11 +49,9 @@ impl Left {
 }
 
 impl Drop for Left {
-    /// Nobody can wait here, so the mailbox's bound is passed over: once, by who is gone.
     fn drop(&mut self) {
         if !self.told {
-            let input = self.pull_out();
-            self.broker.addr.do_send(Post(input));
+            self.broker.post_last(self.pull_out());
         }
     }
 }
