@@ -89,10 +89,6 @@ pub struct Limits {
     #[serde(with = "millis")]
     #[schemars(with = "u64")]
     pub write_deadline: Duration,
-    /// How long an ordered stop waits for running work.
-    #[serde(with = "millis")]
-    #[schemars(with = "u64")]
-    pub drain: Duration,
 }
 
 impl Default for Limits {
@@ -122,7 +118,6 @@ impl Default for Limits {
             linger: Duration::from_millis(10),
             cancel_grace: Duration::from_secs(10),
             write_deadline: Duration::from_secs(10),
-            drain: Duration::from_secs(10),
         }
     }
 }

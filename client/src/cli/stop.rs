@@ -15,7 +15,7 @@ use crate::failure::{Exit, Failure};
 use crate::link::AskError;
 use crate::ui::{Format, Ui};
 
-/// How long an ordered stop may take beyond what the broker gives running work.
+/// How long an ordered stop may take.
 const MARGIN: Duration = Duration::from_secs(10);
 /// How long a broker that is told to end by a signal has before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Work that runs in other processes goes on and is taken up by the next broker.
 #[derive(Debug, clap::Args)]
 pub(super) struct StopArgs {
-    /// Do not wait for running work, and kill a broker that does not answer
+    /// Kill a broker that does not answer or does not end
     #[arg(long)]
     force: bool,
 }
@@ -75,11 +75,11 @@ async fn stop(ui: &mut Ui, here: &Here, force: bool) -> Result<Option<u32>, Fail
 /// Asks the broker to end; returns its process and how long that may take.
 async fn ask(here: &Here, force: bool) -> Result<Option<(u32, Duration)>, Failure> {
     let Some(mut link) = broker::connect(here, "stop").await? else { return Ok(None) };
-    let (pid, drain) = (link.welcome().pid, link.welcome().limits.drain);
+    let pid = link.welcome().pid;
     let asked = tokio::time::timeout(MARGIN, link.ask(Op::Stop { force })).await;
     match asked {
         // A broker that ends may do so before its answer is out.
-        Ok(Ok(_) | Err(AskError::Link(_))) => Ok(Some((pid, drain + MARGIN))),
+        Ok(Ok(_) | Err(AskError::Link(_))) => Ok(Some((pid, MARGIN))),
         Ok(Err(AskError::Fault(fault))) => Err((*fault).into()),
         Err(_) => {
             let message = format!("the broker (pid {pid}) does not answer");

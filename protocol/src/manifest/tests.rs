@@ -463,7 +463,7 @@ fn every_limit_can_be_set_within_sane_bounds() {
     }
     refused("[limits]\nsilence = \"3s\"\n", "at least twice `heartbeat`");
     refused("[limits]\nmax_running = \"4\"\n", "must be a whole number, not a string");
-    refused("[limits]\ndrain = 4\n", "must be a duration");
+    refused("[limits]\nlinger = 4\n", "must be a duration");
     refused("[limits]\nmax_running = 99999999999999999999\n", "64 bits");
 }
 
