@@ -60,7 +60,7 @@ pub async fn listen(port: Option<u16>, state_dir: &Path) -> io::Result<TcpListen
         }
     };
     let port = listener.local_addr()?.port();
-    if let Err(error) = std::fs::write(&file, format!("{port}\n")) {
+    if let Err(error) = crate::seat::replace_file(&file, format!("{port}\n").as_bytes()) {
         tracing::warn!(%error, "the port is not remembered; the next broker takes another");
     }
     Ok(listener)
