@@ -144,6 +144,21 @@ fn a_tree_that_grows_all_the_time_ends_too() {
     assert_eq!(marked_with(&id), Vec::<u32>::new());
 }
 
+#[test]
+fn a_tree_with_a_cgroup_of_its_own_ends_whole_and_leaves_none_behind() {
+    let script = "setsid sh -c 'echo $$ > escaped; exec sleep 615' & echo $$ > pid; wait";
+    let checkout = checkout(&shell("grouped", script, "cancel_grace = '200ms'"));
+    let _broker = checkout.serve(&[]);
+    let mut command = checkout.command(["run", "grouped"]);
+    let run = Running::spawn(command.env("REEVE_CGROUP", "1"));
+    let id = id_of(&checkout.until_state("grouped", "running")).to_owned();
+    let escaped = pid_in(&checkout, "escaped");
+    cancel(&checkout, &id);
+    assert_eq!(run.wait().code(), 130);
+    assert!(!lives(escaped), "pid {escaped} outlived its execution");
+    assert_eq!(marked_with(&id), Vec::<u32>::new());
+}
+
 /// Returns the living processes that were started for an execution.
 pub fn marked_with(id: &str) -> Vec<u32> {
     let mark = format!("REEVE_EXECUTION={id}");

@@ -18,6 +18,8 @@ use crate::checkout;
 use crate::failure::{Exit, Failure};
 use crate::writer::Backlog;
 
+/// Set to 1, it gives every execution a cgroup of its own, where one can be made.
+const CGROUP: &str = "REEVE_CGROUP";
 /// The size of a terminal that nobody looks at.
 const PTY_SIZE: (u16, u16) = (24, 80);
 /// How long a reader may take for the last of the output before interrupts are looked for.
@@ -79,7 +81,7 @@ fn worker_call(call: &PlannedCall) -> Result<Call, Failure> {
         output,
         events: true,
         launcher: call.process.pty.then(std::env::current_exe).and_then(Result::ok),
-        cgroup: false,
+        cgroup: std::env::var_os(CGROUP).is_some_and(|value| value == "1"),
         grace: Duration::from_millis(call.process.cancel_grace_ms),
         timeout: call.timeout,
     };
