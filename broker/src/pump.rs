@@ -127,7 +127,7 @@ impl Pump {
     /// Takes that an execution has something new.
     pub fn wake(&mut self, handle: Handle) {
         let new = self.horizon.is_some_and(|horizon| handle >= horizon);
-        if (new && !self.left.contains(&handle)) || self.cursors.contains_key(&handle) {
+        if new || self.cursors.contains_key(&handle) {
             self.dirty.insert(handle);
         }
     }
@@ -161,6 +161,10 @@ impl Pump {
                 self.forgotten(handle, out);
                 continue;
             };
+            if self.left.contains(&handle) {
+                self.dirty.remove(&handle);
+                continue;
+            }
             let cursor = self.cursors.entry(handle).or_insert_with(|| {
                 let followed = Followed {
                     execution: shown.snapshot.id,

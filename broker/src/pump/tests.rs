@@ -112,3 +112,15 @@ fn what_a_reader_of_everything_has_left_does_not_join_again() {
     pump.subscribe(&subbed(1..=1), None, &[], &mut out);
     assert!(pump.next(show, &mut out).is_some(), "it is followed again by name");
 }
+
+#[test]
+fn what_a_reader_has_left_is_not_remembered_beyond_its_execution() {
+    let mut pump = Pump::default();
+    let mut out = BytesMut::new();
+    pump.subscribe(&subbed(1..=1), Some(Handle(1)), &[], &mut out);
+    pump.unsubscribe(&[Handle(1)]);
+    pump.wake(Handle(1));
+    assert_eq!(pump.next(|_| None, &mut out), None);
+    assert!(pump.left.is_empty());
+    assert_eq!(kinds(out), [kind::SUBBED], "of what was left nothing is told");
+}
