@@ -15,6 +15,7 @@ use crate::board::Board;
 use crate::clock::Clock;
 use crate::machine::Machine;
 use crate::plane::{Effect, Input, Plane};
+use crate::pool::Workers;
 use crate::store::{Appended, Store, StoreError};
 use crate::switchboard::{Outgoing, Switchboard};
 
@@ -35,6 +36,7 @@ pub struct BrokerActor {
     pub board: Arc<Board>,
     pub switchboard: Arc<Switchboard>,
     pub machine: Machine,
+    pub workers: Workers,
     pub clock: Clock,
     timer: Option<(Duration, SpawnHandle)>,
 }
@@ -47,9 +49,10 @@ impl BrokerActor {
         board: Arc<Board>,
         switchboard: Arc<Switchboard>,
         machine: Machine,
+        workers: Workers,
         clock: Clock,
     ) -> Self {
-        Self { plane, store, board, switchboard, machine, clock, timer: None }
+        Self { plane, store, board, switchboard, machine, workers, clock, timer: None }
     }
 
     /// Performs every effect, in order, and arms the one timer.
@@ -64,7 +67,12 @@ impl BrokerActor {
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
         match effect {
             Effect::Append(records) => self.append(records, ctx),
-            Effect::Publish(shown) => self.board.publish(shown),
+            Effect::Publish(shown) => {
+                if shown.snapshot.state.is_final() {
+                    self.workers.forget(shown.snapshot.id);
+                }
+                self.board.publish(shown);
+            }
             Effect::Unpublish { handle, id } => self.board.unpublish(handle, id),
             Effect::Send { worker, message } => {
                 self.switchboard.send(worker, Outgoing::Message(message));
@@ -76,7 +84,7 @@ impl BrokerActor {
             Effect::Reply { request, reply } => self.switchboard.reply(request, reply),
             Effect::Look { worker } => self.machine.look(worker),
             Effect::Sweep(sweep) => self.machine.sweep(sweep),
-            Effect::Launch { id } => self.machine.launch(id),
+            Effect::Launch { id, attempt } => self.workers.launch(id, attempt),
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use reeve_protocol::capability::Loaded;
 use reeve_protocol::fault::Stage;
-use reeve_protocol::input::Validator;
+use reeve_protocol::input::{Ready, argv};
 use reeve_protocol::{CapabilityId, Code, Descriptor, Fault};
 use serde_json::Value;
 
@@ -20,29 +20,35 @@ const LISTED_MAX: usize = 20;
 pub struct Admitted {
     /// What is called.
     pub capability: Descriptor,
-    /// With what, defaults filled in.
+    /// With what, defaults filled in; for the work alone.
     pub input: Value,
+    /// The same as everybody may see it.
+    pub shown: Value,
 }
 
-/// Validators by capability, for as long as what is declared stays the same.
+/// What checks a call, by capability, for as long as what is declared stays the same.
 #[derive(Clone, Default)]
-pub struct Validators(Arc<Mutex<(String, BTreeMap<CapabilityId, Validator>)>>);
+pub struct Validators(Arc<Mutex<Held>>);
+
+/// The digest of what is declared, and what checks its calls.
+type Held = (String, BTreeMap<CapabilityId, Arc<Ready>>);
 
 impl Validators {
-    /// Returns the validator of a capability, made where there is none yet.
-    fn of(&self, digest: &str, capability: &Descriptor) -> Result<Validator, Fault> {
+    /// Returns what checks the calls of a capability, made where there is none yet.
+    fn of(&self, digest: &str, capability: &Descriptor) -> Result<Arc<Ready>, Fault> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if held.0 != digest {
             *held = (digest.to_owned(), BTreeMap::new());
         }
-        if let Some(validator) = held.1.get(&capability.id) {
-            return Ok(validator.clone());
+        if let Some(ready) = held.1.get(&capability.id) {
+            return Ok(Arc::clone(ready));
         }
-        let validator = Validator::new(&capability.input).map_err(|bad| {
-            Fault::new(Code::Internal, format!("the schema of {}: {bad}", capability.id))
+        let ready = Ready::new(capability).map_err(|bad| {
+            Fault::new(Code::Internal, format!("{} cannot be called: {bad}", capability.id))
         })?;
-        held.1.insert(capability.id.clone(), validator.clone());
-        Ok(validator)
+        let ready = Arc::new(ready);
+        held.1.insert(capability.id.clone(), Arc::clone(&ready));
+        Ok(ready)
     }
 }
 
@@ -71,8 +77,13 @@ pub async fn admit(
     }
     let (validators, digest) = (validators.clone(), registry.digest.clone());
     let checked = tokio::task::spawn_blocking(move || {
-        let input = validators.of(&digest, &capability)?.validate(input)?;
-        Ok(Admitted { capability, input })
+        let ready = validators.of(&digest, &capability)?;
+        let input = ready.validator.validate(input)?;
+        if let Some(template) = &ready.template {
+            // What cannot become an argument is refused here, not by its worker.
+            argv(template, &input)?;
+        }
+        Ok(Admitted { capability, shown: input.clone(), input })
     });
     checked.await.map_err(|_| Fault::new(Code::Internal, "the input could not be validated"))?
 }

@@ -1,20 +1,20 @@
 //! The handle: what an edge holds of the broker. It posts and asks; it reads without asking.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use actix::Addr;
 use reeve_protocol::capability::Loaded;
-use reeve_protocol::fault::Stage;
 use reeve_protocol::{Code, ExecutionId, Fault, Limits};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
 use crate::actor::{BrokerActor, Post};
-use crate::admit::Admitted;
 use crate::board::Board;
 use crate::clock::Clock;
 use crate::plane::{Input, Reply, RequestId};
+use crate::pool::Workers;
 use crate::store::Store;
 use crate::switchboard::Switchboard;
 
@@ -64,6 +64,10 @@ pub struct Broker {
     pub(crate) about: Arc<About>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) clock: Clock,
+    /// The workers of the broker's own.
+    pub(crate) workers: Workers,
+    /// Whether nothing more is started.
+    pub(crate) closing: Arc<AtomicBool>,
     /// Tells every connection that the broker ends.
     pub(crate) stop: Stop,
     /// Asks the broker to end.
@@ -105,6 +109,9 @@ impl Broker {
     /// `not_found` when nobody holds it.
     pub async fn cancel(&self, id: ExecutionId, by: &str, force: bool) -> Result<Value, Fault> {
         let by = reeve_protocol::sanitise::text(by, 64);
+        if force {
+            self.workers.force(id);
+        }
         let reply = self.ask(|request| Input::Cancel { request, id, by, force }).await?;
         let Reply::Cancelled { outcome, shown } = reply else {
             unreachable!("a cancel is answered as one")
@@ -117,19 +124,9 @@ impl Broker {
         }))
     }
 
-    /// Starts an admitted call.
-    ///
-    /// # Errors
-    ///
-    /// `ACTION_UNAVAILABLE` while this broker makes no workers of its own.
-    pub fn start(&self, admitted: Admitted) -> Result<Value, Fault> {
-        let Admitted { capability, input } = admitted;
-        tracing::debug!(capability = capability.id.as_str(), given = !input.is_null(), "a start");
-        let message = "this broker makes no workers of its own; nothing was started";
-        Err(Fault::new(Code::ActionUnavailable, message)
-            .at(Stage::Usable)
-            .because("no_worker")
-            .hint(format!("`reeve run {}` runs it here", capability.id)))
+    /// Returns whether this broker is about to end and starts nothing more.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
     }
 
     /// Returns whether nothing runs, waits or watches.

@@ -14,13 +14,16 @@ mod machine;
 mod manifest_watch;
 mod openapi;
 pub mod plane;
+mod pool;
 pub mod pump;
 mod reads;
 pub mod seat;
 mod serve;
+mod start;
 pub mod store;
 mod switchboard;
 pub mod token;
 
 pub use crate::machine::Orphans;
+pub use crate::pool::WorkerCommand;
 pub use crate::serve::{Load, Options, ServeError, serve};

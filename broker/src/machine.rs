@@ -15,9 +15,10 @@ use tokio::task::JoinHandle;
 
 use crate::actor::{BrokerActor, Post};
 use crate::plane::{Input, Seen, Sweep, WorkerId};
+use crate::pool::Workers;
 
 /// How long after a process's end what it had written is read.
-const SOCKET_FIRST: Duration = Duration::from_millis(20);
+pub const SOCKET_FIRST: Duration = Duration::from_millis(20);
 /// How often a lost execution's tree is looked at.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// How often at least, once nothing is left to be done about it but to wait.
@@ -41,6 +42,7 @@ pub trait Orphans: Send + Sync {
 #[derive(Clone)]
 pub struct Machine {
     orphans: Arc<dyn Orphans>,
+    workers: Workers,
     addr: Arc<OnceLock<Addr<BrokerActor>>>,
     watched: Arc<Mutex<HashMap<WorkerId, Watched>>>,
 }
@@ -54,8 +56,8 @@ struct Watched {
 
 impl Machine {
     /// Makes one that acts once it is bound to an actor.
-    pub fn new(orphans: Arc<dyn Orphans>) -> Self {
-        Self { orphans, addr: Arc::default(), watched: Arc::default() }
+    pub fn new(orphans: Arc<dyn Orphans>, workers: Workers) -> Self {
+        Self { orphans, workers, addr: Arc::default(), watched: Arc::default() }
     }
 
     /// Says whom to tell what is seen.
@@ -71,7 +73,8 @@ impl Machine {
             // What it had written before is read first: its socket ends with it.
             tokio::time::sleep(SOCKET_FIRST).await;
             machine.watched().remove(&worker);
-            machine.post(Input::Looked { worker, seen: Seen::Gone }).await;
+            let how = machine.workers.end_of(pid, start_ticks);
+            machine.post(Input::Looked { worker, seen: Seen::Gone, how }).await;
         });
         self.watched().insert(worker, Watched { pid, start_ticks, task });
     }
@@ -96,7 +99,8 @@ impl Machine {
         let machine = self.clone();
         actix::spawn(async move {
             let seen = see(pid, start_ticks);
-            machine.post(Input::Looked { worker, seen }).await;
+            let how = machine.workers.end_of(pid, start_ticks);
+            machine.post(Input::Looked { worker, seen, how }).await;
         });
     }
 
@@ -112,15 +116,6 @@ impl Machine {
             }
             machine.end_tree(&sweep).await;
             machine.post(Input::TreeEmpty { id: sweep.id }).await;
-        });
-    }
-
-    /// Makes a worker for an execution.
-    pub fn launch(&self, id: ExecutionId) {
-        let machine = self.clone();
-        actix::spawn(async move {
-            let message = "this broker makes no workers of its own".to_owned();
-            machine.post(Input::LaunchFailed { id, message }).await;
         });
     }
 
@@ -202,9 +197,15 @@ impl Machine {
 
 /// Registers a process descriptor, which becomes readable when its process ends.
 #[expect(unsafe_code, reason = "tokio asks for a descriptor that stays open; an owned one does")]
-fn readable(fd: std::os::fd::OwnedFd) -> Option<AsyncFd<std::os::fd::OwnedFd>> {
+pub fn readable(fd: std::os::fd::OwnedFd) -> Option<AsyncFd<std::os::fd::OwnedFd>> {
     // SAFETY: an `OwnedFd` owns its descriptor until it is dropped, with the `AsyncFd` around it.
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE).ok() }
+}
+
+/// Returns a process's start, in clock ticks since boot; 0 where there is no such process.
+pub fn start_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok();
+    stat.as_deref().and_then(ProcessStat::parse).map_or(0, |stat| stat.start_ticks)
 }
 
 /// Looks at a process; one that is a zombie, or whose pid was reused, is gone.

@@ -1,6 +1,6 @@
 //! Serving a checkout: from taking the seat to leaving it.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use crate::handle::{About, Broker, Stop};
 use crate::machine::{Machine, Orphans};
 use crate::manifest_watch::Watch;
 use crate::plane::Plane;
+use crate::pool::{WorkerCommand, Workers};
 use crate::seat::{Seat, SeatError};
 use crate::store::memory::Memory;
 use crate::switchboard::Switchboard;
@@ -34,6 +35,9 @@ use crate::token::{Keys, TokenError};
 const TICK: Duration = Duration::from_secs(1);
 /// How long readers have to take their goodbye.
 const FAREWELL: Duration = Duration::from_millis(100);
+
+/// How long what was killed has to be seen to be over, when this broker ends.
+const STOPPING: Duration = Duration::from_secs(3);
 
 /// Reads a manifest. Takes as long as it takes: it runs on a thread of its own.
 pub type Load = Arc<dyn Fn() -> Loaded + Send + Sync>;
@@ -50,6 +54,8 @@ pub struct Options {
     pub load: Load,
     /// Finds and ends what lost executions leave behind.
     pub orphans: Arc<dyn Orphans>,
+    /// How a worker of the broker's own is started; absent in a broker that makes none.
+    pub worker: Option<WorkerCommand>,
     /// Leave when nothing ran, waited or watched for so long.
     pub idle: Option<Duration>,
     /// The port of HTTP: a given one, 0 for any, `None` for the last one of this checkout.
@@ -147,7 +153,9 @@ async fn run(
     let mut door = Door::open(seat, listener, broker, machine);
     let accepting_http = actix::spawn(http::accept(tcp, surface));
     ready(door.seat.lease());
+    door.broker.workers.warm_up();
     attend(&options, &mut door, &mut signals, &changed).await;
+    wind_up(&door.broker, &mut signals).await;
     door.accepting.abort();
     accepting_http.abort();
     tell_stop.send_replace(true);
@@ -162,7 +170,8 @@ fn assemble(
     about: About,
     clock: Clock,
 ) -> (Broker, Machine, watch::Sender<bool>) {
-    let machine = Machine::new(Arc::clone(&options.orphans));
+    let workers = Workers::new(options.worker.clone(), options.limits.max_running, clock);
+    let machine = Machine::new(Arc::clone(&options.orphans), workers.clone());
     let store: Arc<dyn crate::store::Store> = Arc::new(Memory::new(options.limits.clone()));
     let board = Arc::new(Board::default());
     let switchboard = Arc::new(Switchboard::default());
@@ -173,10 +182,12 @@ fn assemble(
         Arc::clone(&board),
         Arc::clone(&switchboard),
         machine.clone(),
+        workers.clone(),
         clock,
     )
     .start();
     machine.bind(addr.clone());
+    workers.bind(addr.clone());
     let (tell_stop, stop) = Stop::new();
     let broker = Broker {
         addr,
@@ -187,6 +198,8 @@ fn assemble(
         about: Arc::new(about),
         limits: Arc::new(options.limits.clone()),
         clock,
+        workers,
+        closing: Arc::default(),
         stop,
         end: Arc::new(Notify::new()),
     };
@@ -217,6 +230,33 @@ async fn attend(options: &Options, door: &mut Door, signals: &mut Signals, chang
                 }
             }
         }
+    }
+}
+
+/// Asks what this broker has started to stop, and waits for that as long as it may take; what
+/// others brought goes on. A second request to end is taken at its word.
+async fn wind_up(broker: &Broker, signals: &mut Signals) {
+    broker.closing.store(true, Ordering::Relaxed);
+    broker.workers.close();
+    let under_way = broker.workers.under_way();
+    if under_way.is_empty() {
+        return;
+    }
+    tracing::info!(count = under_way.len(), "what this broker has started is asked to stop");
+    for id in under_way {
+        if let Err(fault) = broker.cancel(id, "broker", false).await {
+            tracing::debug!(%id, %fault, "it needs no stop");
+        }
+    }
+    let again = Arc::clone(&broker.end);
+    let over = broker.workers.until_over();
+    tokio::select! {
+        () = over => {}
+        () = tokio::time::sleep(broker.limits.cancel_grace + STOPPING) => {
+            tracing::warn!("what this broker has started goes on without it");
+        }
+        () = signals.next() => {}
+        () = again.notified() => {}
     }
 }
 

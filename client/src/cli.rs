@@ -16,6 +16,7 @@ mod serve;
 mod status;
 mod stop;
 mod token;
+mod worker;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -67,6 +68,9 @@ enum Command {
     Init(init::InitArgs),
     /// Print the token that HTTP asks for
     Token(token::TokenArgs),
+    /// Carry out what this checkout's broker hands over
+    #[command(hide = true)]
+    Worker(worker::WorkerArgs),
 }
 
 /// The checkout that a command acts on.
@@ -163,6 +167,7 @@ fn dispatch(ui: &mut Ui, here: &Here, command: Command) -> Result<Exit, Failure>
         Command::Stop(args) => stop::run(ui, here, args),
         Command::Init(args) => init::run(ui, here, args),
         Command::Token(args) => token::run(ui, here, args),
+        Command::Worker(args) => worker::run(here, args),
     }
 }
 

@@ -5,7 +5,7 @@ use reeve_tests::until;
 use reeve_tests::wire::{Granted, Wire, description, id};
 use serde_json::{Value, json};
 
-use crate::{Answer, Served, start};
+use crate::{Answer, Served};
 
 /// Returns the schema of an answer, with everything that it refers to.
 fn schema(document: &Value, path: &str, method: &str) -> Value {
@@ -135,7 +135,6 @@ fn a_start_that_cannot_be_is_told_at_its_stage_and_creates_nothing() {
             400,
             "INVALID_ARGS",
         ),
-        ("no worker", start(1), 409, "ACTION_UNAVAILABLE"),
     ] {
         let answer = served.post(url, &body);
         assert_eq!(answer.status, status, "{row}: {answer:?}");
@@ -146,9 +145,6 @@ fn a_start_that_cannot_be_is_told_at_its_stage_and_creates_nothing() {
     assert_eq!(unknown["error"]["suggestion"], "available: test");
     let problem = served.post(url, &input(json!({ "seconds": "many" }))).json();
     assert_eq!(problem["error"]["problems"][0]["pointer"], "/seconds");
-    let hint = served.post(url, &start(1)).json();
-    assert_eq!(hint["error"]["reason"], "no_worker");
-    assert!(hint["error"]["suggestion"].as_str().is_some_and(|it| it.contains("reeve run test")));
     let hostile = json!({ "seconds": 1, "name": format!("{}!", "a".repeat(50_000)) });
     assert_eq!(served.post(url, &input(hostile)).status, 400, "patterns run in linear time");
     served.still_fine();

@@ -194,10 +194,10 @@ impl World {
                 let at = self.now + 1 + self.broker.rng.below(100 * MS);
                 self.at(at, Event::SweepPoll { life, id });
             }
-            Effect::Launch { id } => {
+            Effect::Launch { id, attempt } => {
                 self.ledger.on_launch(life, id, &self.trees);
                 let at = self.now + 1 + self.broker.rng.below(50 * MS);
-                self.at(at, Event::Launch { life, id });
+                self.at(at, Event::Launch { life, id, attempt });
             }
         }
     }
@@ -549,7 +549,7 @@ impl World {
         } else {
             Seen::Alive
         };
-        self.post(Input::Looked { worker, seen });
+        self.post(Input::Looked { worker, seen, how: None });
     }
 
     /// Sees to a lost process tree, once.

@@ -64,6 +64,8 @@ pub struct Process {
     pub stopped_until: Option<u64>,
     /// Which life of the broker made it.
     pub launched: Option<u64>,
+    /// For which attempt it was made.
+    pub attempt: u8,
     /// Whether the broker that made it has heard of it.
     pub attached: bool,
     pub conn: Option<ConnId>,
@@ -163,6 +165,7 @@ impl World {
             alive: true,
             stopped_until: None,
             launched,
+            attempt: 0,
             attached: false,
             conn: None,
             works,
@@ -181,7 +184,11 @@ impl World {
         let in_sight = self.broker.up || self.processes[process].rng.chance(300);
         let now = self.reading();
         for work in 0..self.processes[process].works.len() {
-            self.processes[process].works[work].session.start(in_sight, now);
+            let this = &mut self.processes[process];
+            match this.launched {
+                Some(_) => this.works[work].session.start_bound(now),
+                None => this.works[work].session.start(in_sight, now),
+            }
         }
         self.settle_process(process);
         if in_sight {
@@ -353,15 +360,8 @@ impl World {
 
     fn begin(&mut self, process: usize, work: usize) {
         let this = &mut self.processes[process];
-        let (launched, granted) = (this.launched.is_some(), this.works[work].granted);
-        if launched && !granted {
-            // A worker that the broker made never goes on by itself.
-            this.works[work].dropped = true;
-            this.works[work].script.clear();
-            return;
-        }
         this.works[work].begun = true;
-        let id = this.works[work].id;
+        let (launched, id) = (this.launched.is_some(), this.works[work].id);
         self.ledger.on_begin(process, id, launched);
         self.act_later(process, work, 0);
     }
@@ -597,9 +597,9 @@ impl World {
         if self.processes[process].attached {
             return;
         }
-        let id = self.processes[process].works[0].id;
+        let (id, attempt) = (self.processes[process].works[0].id, self.processes[process].attempt);
         let message = "it ended before it said anything".to_owned();
-        self.post(Input::LaunchFailed { id, message });
+        self.post(Input::LaunchFailed { id, attempt, message });
     }
 }
 

@@ -37,7 +37,7 @@ pub enum Event {
     Gone { life: u64, worker: WorkerId },
     DoorClosed { life: u64, worker: WorkerId },
     SweepPoll { life: u64, id: ExecutionId },
-    Launch { life: u64, id: ExecutionId },
+    Launch { life: u64, id: ExecutionId, attempt: u8 },
     LaunchDied { life: u64, process: usize },
     EdgeRun { life: u64, conn: ConnId },
     Start { index: usize },
@@ -284,13 +284,13 @@ impl World {
             Event::StoreDone { life: of } if of == life => self.on_store_done(),
             Event::Look { life: of, worker } if of == life => self.on_look(worker),
             Event::Gone { life: of, worker } if of == life => {
-                self.post(Input::Looked { worker, seen: Seen::Gone });
+                self.post(Input::Looked { worker, seen: Seen::Gone, how: None });
             }
             Event::DoorClosed { life: of, worker } if of == life => {
                 self.post(Input::Closed { worker });
             }
             Event::SweepPoll { life: of, id } if of == life => self.on_sweep_poll(id),
-            Event::Launch { life: of, id } if of == life => self.on_launch(id),
+            Event::Launch { life: of, id, attempt } if of == life => self.on_launch(id, attempt),
             Event::LaunchDied { life: of, process } if of == life => self.on_launch_died(process),
             Event::EdgeRun { life: of, conn } if of == life => self.on_edge_run(conn),
             Event::Start { index } => self.on_start(index),
@@ -344,7 +344,7 @@ impl World {
         let id = self.groups[index][0];
         let description = Box::new(self.descriptions[&id].clone());
         let request = RequestId(self.broker.number(REQUESTS));
-        self.post(Input::Start { request, id, description });
+        self.post(Input::Start { request, id, description, key: None });
     }
 
     fn on_cancel(&mut self, id: ExecutionId, force: bool) {
@@ -356,14 +356,15 @@ impl World {
         self.post(Input::Cancel { request, id, by: "somebody".to_owned(), force });
     }
 
-    fn on_launch(&mut self, id: ExecutionId) {
+    fn on_launch(&mut self, id: ExecutionId, attempt: u8) {
         let life = self.broker.life;
         let fails = !self.healing && self.broker.rng.chance(self.plan.launch_fails);
         if fails && self.broker.rng.chance(500) {
             let message = "no such program".to_owned();
-            return self.post(Input::LaunchFailed { id, message });
+            return self.post(Input::LaunchFailed { id, attempt, message });
         }
         let process = self.add_process(vec![(id, self.descriptions[&id].clone())], Some(life));
+        self.processes[process].attempt = attempt;
         if fails {
             // It ends before or after it has said something.
             let at = self.now + self.broker.rng.below(150 * MS);

@@ -63,6 +63,8 @@ pub struct Call {
     pub build: String,
     /// Spreads the attempts to reach a broker.
     pub seed: u64,
+    /// Whether nothing may begin that a broker has not granted.
+    pub bound: bool,
 }
 
 /// What a process call runs.
@@ -129,6 +131,8 @@ pub struct Outcome {
     pub reported: Reported,
     /// The fold of everything that was numbered here.
     pub snapshot: Snapshot,
+    /// Whether nothing of it is left that a further call in this process could meet.
+    pub reusable: bool,
 }
 
 /// Runs one call to its end, on a current-thread runtime with time and I/O.
@@ -138,7 +142,11 @@ pub async fn run(call: Call, hooks: Hooks<'_>) -> Outcome {
     let in_sight = discover().is_some();
     let link = Link::start(discover, hello(&call), call.seed);
     let mut session = Session::new(call.execution, call.description.clone(), call.limits.clone());
-    session.start(in_sight, clock.now());
+    if call.bound {
+        session.start_bound(clock.now());
+    } else {
+        session.start(in_sight, clock.now());
+    }
     let mut drive = Drive {
         clock,
         session,
@@ -153,6 +161,7 @@ pub async fn run(call: Call, hooks: Hooks<'_>) -> Outcome {
         by_now: None,
         sampler: Sampler::new(),
         exit: None,
+        survived: false,
         output: None,
         ended: None,
         continued: signal(SignalKind::from_raw(Signal::CONT.as_raw())).ok(),
@@ -193,6 +202,8 @@ struct Drive<'a> {
     by_now: Option<Duration>,
     sampler: Sampler,
     exit: Option<Exit>,
+    /// Whether something of its tree could not be ended.
+    survived: bool,
     output: Option<Value>,
     /// How the execution was ended before this worker began.
     ended: Option<Ended>,
@@ -589,6 +600,7 @@ impl Drive<'_> {
     /// Nothing more can be done to the tree: reports it and the end.
     fn conclude(&mut self, survivors: Vec<Member>, now: Now) {
         if !survivors.is_empty() {
+            self.survived = true;
             let summary = format!("processes could not be ended: {}", named(&survivors));
             self.diagnose("survivor", summary, now);
         }
@@ -636,7 +648,8 @@ impl Drive<'_> {
         let output = self.output.filter(|_| state == State::Succeeded);
         let snapshot = self.session.snapshot().clone();
         self.link.close("done").await;
-        Outcome { state, exit: self.exit, error, output, reported, snapshot }
+        let reusable = !self.survived;
+        Outcome { state, exit: self.exit, error, output, reported, snapshot, reusable }
     }
 }
 

@@ -22,8 +22,8 @@ use bytes::{Bytes, BytesMut};
 use reeve_protocol::peer::{self, Tree};
 use reeve_protocol::snapshot::{Description, Refused};
 use reeve_protocol::{
-    Class, Entry, ExecutionId, Fault, Fence, Handle, Kind, Limits, LogChunk, Now, Seq, Snapshot,
-    Stamped, State,
+    Class, Code, Entry, ExecutionId, Fault, Fence, Handle, Kind, Limits, LogChunk, Now, Seq,
+    SideEffect, Snapshot, Stamped, State,
 };
 
 pub use broker_frame::FromBroker;
@@ -153,6 +153,8 @@ pub struct Session {
     effects: VecDeque<Effect>,
     /// Whether this session is or was the writer.
     begun: bool,
+    /// Whether its work may begin only once a broker has granted it.
+    bound: bool,
     finished_at: Option<Duration>,
     cancel: Asked,
     tree: Option<Tree>,
@@ -267,6 +269,7 @@ impl Session {
             local: VecDeque::new(),
             effects: VecDeque::new(),
             begun: false,
+            bound: false,
             finished_at: None,
             cancel: Asked::Nothing,
             tree: None,
@@ -288,6 +291,14 @@ impl Session {
             self.notice(Notice::Alone);
             self.begin_alone();
         }
+    }
+
+    /// Begins as a worker of a broker's own: without that broker's grant nothing may begin, and
+    /// where none comes the session is fenced.
+    pub fn start_bound(&mut self, now: Now) {
+        self.now = now;
+        self.bound = true;
+        self.peer.answer_by = Some(now.mono + self.limits.attach);
     }
 
     /// Numbers an event, or holds it back where only the last value of its kind counts.
@@ -348,6 +359,10 @@ impl Session {
     pub fn finish(&mut self, kind: Kind, now: Now) -> Result<(), Refused> {
         self.now = now;
         let outcome = (kind.moves_to().unwrap_or_default(), kind.summary());
+        if !self.begun && self.fenced.is_none() {
+            self.begin_alone();
+            self.effects.retain(|effect| *effect != Effect::Begin);
+        }
         if self.fenced.is_some() {
             self.finished_at.get_or_insert(now.mono);
             if let Kind::Failed { error, .. } = &kind {
@@ -357,10 +372,6 @@ impl Session {
             self.local.push_back(Local { seq: None, entry: Entry::Event(stamped) });
             self.late(outcome);
             return Ok(());
-        }
-        if !self.begun {
-            self.begin_alone();
-            self.effects.retain(|effect| *effect != Effect::Begin);
         }
         self.emit(kind, now)?;
         self.finished_at.get_or_insert(now.mono);
@@ -509,6 +520,9 @@ impl Session {
         if self.begun || self.fenced.is_some() {
             return;
         }
+        if self.bound {
+            return self.give_up();
+        }
         self.begun = true;
         let Description { capability, title, input, .. } = self.description.clone();
         self.number(Kind::Created { capability, title, input }).expect("it is the first event");
@@ -517,6 +531,16 @@ impl Session {
         if matches!(self.peer.standing, Standing::Offered | Standing::Waiting) {
             self.offer();
         }
+    }
+
+    /// Lets go of an execution that no broker has granted; nothing has begun.
+    fn give_up(&mut self) {
+        let error = Fault::new(Code::Unavailable, "the broker did not grant this execution")
+            .with_effect(SideEffect::None)
+            .about(self.id);
+        let ended = Ended { state: State::Queued, last: Seq::NONE, error: Some(error) };
+        self.fenced = Some(ended.clone());
+        self.effects.push_back(Effect::Fenced(ended));
     }
 
     fn may_write(&self) -> Result<(), Refused> {

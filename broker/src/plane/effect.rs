@@ -151,5 +151,7 @@ pub enum Effect {
     Launch {
         /// Which.
         id: ExecutionId,
+        /// The how many-th worker for it this is.
+        attempt: u8,
     },
 }

@@ -64,6 +64,8 @@ pub(super) struct Execution {
     pub cancel: Option<(String, bool)>,
     /// Whether the broker itself makes its worker.
     pub launched: bool,
+    /// The name that its caller gave to its start.
+    pub key: Option<String>,
     /// How often a worker was made for it.
     pub launches: u8,
     pub lock_held: bool,
@@ -97,6 +99,7 @@ impl Execution {
             heard_at: now.mono,
             cancel: None,
             launched: false,
+            key: None,
             launches: 0,
             lock_held: false,
             slot_held: false,

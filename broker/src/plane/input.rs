@@ -60,6 +60,15 @@ pub enum Seen {
     Gone,
 }
 
+/// The caller's name for one start, and what it starts: however often it is asked, it starts once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartKey {
+    /// The name, which is the caller's choice.
+    pub name: String,
+    /// SHA-256 of what is called with what.
+    pub digest: [u8; 32],
+}
+
 /// What happens to a plane.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
@@ -88,6 +97,8 @@ pub enum Input {
         worker: WorkerId,
         /// How it is.
         seen: Seen,
+        /// How it ended, as the rest of a sentence, where that is known.
+        how: Option<String>,
     },
     /// Somebody starts an execution that a worker of the broker's own is to run.
     Start {
@@ -97,11 +108,15 @@ pub enum Input {
         id: ExecutionId,
         /// What it is; its gates up to validation were passed.
         description: Box<Description>,
+        /// What makes a second start of the same thing the first one.
+        key: Option<StartKey>,
     },
     /// No worker could be made for an execution that was to be launched.
     LaunchFailed {
         /// Which.
         id: ExecutionId,
+        /// For which attempt.
+        attempt: u8,
         /// Why, fit for clients.
         message: String,
     },

@@ -31,6 +31,8 @@ pub(super) struct Worker {
     pub bye: bool,
     /// Whether its process has ended while its connection had not.
     pub gone: bool,
+    /// How its process ended, as the rest of a sentence, where that is known.
+    pub end: Option<String>,
     /// Whether a frame came since the last check.
     pub heard: bool,
     /// Checks in a row that heard nothing.
@@ -64,6 +66,7 @@ impl Plane {
                 connected: true,
                 bye: false,
                 gone: false,
+                end: None,
                 heard: true,
                 misses: 0,
                 deaf: 0,
@@ -122,8 +125,15 @@ impl Plane {
         self.drop_worker_if_done(worker);
     }
 
-    pub(super) fn on_looked(&mut self, worker: WorkerId, seen: Seen, now: Now) {
+    pub(super) fn on_looked(
+        &mut self,
+        worker: WorkerId,
+        seen: Seen,
+        how: Option<String>,
+        now: Now,
+    ) {
         let Some(known) = self.workers.get_mut(&worker) else { return };
+        known.end = known.end.take().or(how);
         if seen == Seen::Gone && known.connected {
             // What it had sent, perhaps its outcome, is read first: its connection ends with it,
             // unless something else holds it open.
@@ -255,8 +265,11 @@ impl Plane {
             // It was brought by a worker that had a history and has shown none of it.
             self.write_created(handle, now);
         }
+        let execution = &self.executions[&handle];
+        let mut its = self.workers.values().filter(|known| known.executions.contains(&handle));
+        let end = its.find_map(|known| known.end.clone());
+        let error = execution_lost(execution, how, end.as_deref(), now);
         let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
-        let error = execution_lost(execution, how, now);
         let seen = if how == Lost::Gone { ProcessSeen::Gone } else { ProcessSeen::Unknown };
         execution.overlay(|overlay| overlay.process = seen);
         if was_waiting {
@@ -382,11 +395,18 @@ impl Plane {
     }
 }
 
-fn execution_lost(execution: &super::execution::Execution, how: Lost, now: Now) -> Fault {
+fn execution_lost(
+    execution: &super::execution::Execution,
+    how: Lost,
+    end: Option<&str>,
+    now: Now,
+) -> Fault {
     let pid = execution.process.as_ref().map_or(0, |process| process.pid);
     let quiet = now.mono.saturating_sub(execution.heard_at);
     let what = match how {
-        Lost::Gone => "ended without reporting an outcome".to_owned(),
+        Lost::Gone => {
+            format!("{} without reporting an outcome", end.unwrap_or("ended"))
+        }
         Lost::Left => "left before it had reported an outcome".to_owned(),
         Lost::Away => "lost its connection and did not come back".to_owned(),
         Lost::Silent => format!("has not reported for {:.1} s", quiet.as_secs_f64()),

@@ -28,7 +28,9 @@ use reeve_protocol::{
 };
 
 pub use self::effect::{Effect, Record, Reply, Shown, Sweep, ToWorker};
-pub use self::input::{Input, RequestId, Seen, SubscriberId, WorkerFrame, WorkerId, WorkerProcess};
+pub use self::input::{
+    Input, RequestId, Seen, StartKey, SubscriberId, WorkerFrame, WorkerId, WorkerProcess,
+};
 
 use self::execution::Execution;
 use self::lease::Worker;
@@ -88,6 +90,8 @@ pub struct Plane {
     forgotten_order: VecDeque<ExecutionId>,
     next_handle: u32,
     workers: BTreeMap<WorkerId, Worker>,
+    /// The callers' names for starts, as long as what they started is remembered.
+    keys: BTreeMap<String, (Handle, [u8; 32])>,
     queue: VecDeque<Handle>,
     locks: BTreeMap<String, BTreeSet<Handle>>,
     slots_used: usize,
@@ -115,6 +119,7 @@ impl Plane {
             forgotten_order: VecDeque::new(),
             next_handle: 1,
             workers: BTreeMap::new(),
+            keys: BTreeMap::new(),
             queue: VecDeque::new(),
             locks: BTreeMap::new(),
             slots_used: 0,
@@ -141,11 +146,13 @@ impl Plane {
                 }
             }
             Input::Closed { worker } => self.on_closed(worker, now),
-            Input::Looked { worker, seen } => self.on_looked(worker, seen, now),
-            Input::Start { request, id, description } => {
-                self.on_start(request, id, *description, now);
+            Input::Looked { worker, seen, how } => self.on_looked(worker, seen, how, now),
+            Input::Start { request, id, description, key } => {
+                self.on_start(request, id, *description, key, now);
             }
-            Input::LaunchFailed { id, message } => self.on_launch_failed(id, &message, now),
+            Input::LaunchFailed { id, attempt, message } => {
+                self.on_launch_failed(id, attempt, &message, now);
+            }
             Input::Cancel { request, id, by, force } => {
                 self.on_cancel(request, id, &by, force, now);
             }
@@ -203,11 +210,23 @@ impl Plane {
         request: RequestId,
         id: ExecutionId,
         mut description: reeve_protocol::snapshot::Description,
+        key: Option<StartKey>,
         now: Now,
     ) {
+        if let Some(known) = key.as_ref().and_then(|key| self.keys.get(&key.name)) {
+            let (handle, digest) = *known;
+            if key.is_some_and(|key| key.digest == digest) {
+                self.pending.touched.insert(handle);
+                return self.pending.replies.push((request, Waiting::Started(handle)));
+            }
+            let first = self.executions[&handle].id;
+            let message = format!("this idempotency key has started something else: {first}");
+            let fault = Fault::new(Code::InvalidRequest, message).because("idempotency_conflict");
+            return self.refuse(request, fault.hint("take a new key for a new start"));
+        }
         if self.by_id.contains_key(&id) || self.forgotten.contains_key(&id) {
-            let fault = Fault::new(Code::Internal, "the minted id is taken").hint("start it again");
-            return self.refuse(request, fault);
+            let fault = Fault::new(Code::Internal, "the minted id is taken").because("id_taken");
+            return self.refuse(request, fault.hint("start it again"));
         }
         if self.active >= self.limits.max_active {
             let fault = Fault::new(
@@ -232,7 +251,12 @@ impl Plane {
         }
         description.clean(id, &self.limits);
         let handle = self.create(id, description, now);
-        self.executions.get_mut(&handle).expect("it was just made").launched = true;
+        let execution = self.executions.get_mut(&handle).expect("it was just made");
+        execution.launched = true;
+        if let Some(StartKey { name, digest }) = key {
+            execution.key = Some(name.clone());
+            self.keys.insert(name, (handle, digest));
+        }
         self.announce(handle, now);
         self.pending.replies.push((request, Waiting::Started(handle)));
         self.enqueue(handle, now);
@@ -374,6 +398,9 @@ impl Plane {
         self.no_deadline(handle);
         let execution = self.executions.remove(&handle).expect("it was just found");
         self.by_id.remove(&execution.id);
+        if let Some(key) = &execution.key {
+            self.keys.remove(key);
+        }
         self.forgotten.insert(execution.id, (execution.snapshot.state, execution.last));
         self.forgotten_order.push_back(execution.id);
         if self.forgotten_order.len() > TOMBSTONES_MAX {

@@ -84,7 +84,7 @@ impl Plane {
         execution.launches += 1;
         execution.heard_at = now.mono;
         self.slots_used += 1;
-        self.pending.after.push(Effect::Launch { id: execution.id });
+        self.pending.after.push(Effect::Launch { id: execution.id, attempt: execution.launches });
     }
 
     pub(super) fn hold_lock(&mut self, handle: Handle) {
@@ -195,14 +195,24 @@ impl Plane {
         }
     }
 
-    pub(super) fn on_launch_failed(&mut self, id: ExecutionId, message: &str, now: Now) {
+    pub(super) fn on_launch_failed(
+        &mut self,
+        id: ExecutionId,
+        attempt: u8,
+        message: &str,
+        now: Now,
+    ) {
         let Some(&handle) = self.by_id.get(&id) else { return };
         let execution = &self.executions[&handle];
         let launching = execution.launched && execution.slot_held && !execution.granted;
-        if !launching || execution.process.is_some() {
+        if !launching || execution.process.is_some() || execution.launches != attempt {
             return;
         }
-        if execution.launches < 2 && execution.cancel.is_none() {
+        if execution.cancel.is_some() {
+            self.write(handle, [Kind::Cancelled { receipt: None }], now);
+            return self.settle(handle, now);
+        }
+        if execution.launches < 2 {
             return self.requeue(handle, now);
         }
         let fault = reeve_protocol::Fault::new(

@@ -86,7 +86,12 @@ impl Rig {
 
     fn start(&mut self, n: u32) -> Vec<Effect> {
         let description = Box::new(description(None));
-        self.post(Input::Start { request: RequestId(u64::from(n)), id: id(n), description })
+        self.post(Input::Start {
+            request: RequestId(u64::from(n)),
+            id: id(n),
+            description,
+            key: None,
+        })
     }
 
     fn cancel(&mut self, n: u32) -> Vec<Effect> {
@@ -323,7 +328,7 @@ fn a_worker_whose_process_is_gone_is_named_and_its_execution_ends() {
     let mut rig = running();
     rig.at = Duration::from_secs(3);
     rig.post(Input::Closed { worker: WorkerId(1) });
-    rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+    rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone, how: None });
     let error = rig.shown(1).snapshot.error.clone().unwrap();
     assert_eq!((error.code, error.side_effect), (Code::Unavailable, SideEffect::Unknown));
     assert_eq!(error.reason.as_deref(), Some("process_gone"));
@@ -334,7 +339,7 @@ fn a_worker_whose_process_is_gone_is_named_and_its_execution_ends() {
 #[test]
 fn a_connection_that_outlives_its_process_holds_the_end_up_for_a_moment_only() {
     let mut rig = running();
-    rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+    rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone, how: None });
     assert_eq!(rig.shown(1).snapshot.error.as_ref().map(|error| error.code), None);
     rig.pass(Duration::from_secs(1), &[]);
     let error = rig.shown(1).snapshot.error.clone().unwrap();
@@ -424,7 +429,7 @@ fn an_adopted_execution_that_brought_nothing_has_a_history_when_it_is_lost() {
     rig.join(1, 10);
     let brought = Attach { fence: Some(Fence(4)), last: Seq(7), ..attach(1, None) };
     rig.frames(1, vec![WorkerFrame::Attach(Box::new(brought))]);
-    rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+    rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone, how: None });
     rig.post(Input::Closed { worker: WorkerId(1) });
     assert_eq!(rig.tags(HANDLE), ["created", "failed"]);
 }
@@ -468,18 +473,29 @@ fn beyond_max_active_neither_a_start_nor_a_worker_is_taken() {
 fn a_worker_that_cannot_be_made_is_tried_once_more() {
     let mut rig = Rig::new(Limits::default());
     rig.start(1);
-    let failed = || Input::LaunchFailed { id: id(1), message: "no such program".to_owned() };
-    assert_eq!(launched(&rig.post(failed())), 1);
-    rig.post(failed());
+    let failed =
+        |attempt| Input::LaunchFailed { id: id(1), attempt, message: "no such program".to_owned() };
+    assert_eq!(launched(&rig.post(failed(1))), 1);
+    assert_eq!(launched(&rig.post(failed(1))), 0, "that attempt is over");
+    rig.post(failed(2));
     assert_eq!(rig.tags(HANDLE), ["created", "queued", "queued", "failed"]);
     assert_eq!(rig.shown(1).snapshot.error.as_ref().unwrap().side_effect, SideEffect::None);
+}
+
+#[test]
+fn what_is_cancelled_while_its_worker_is_made_is_cancelled() {
+    let mut rig = Rig::new(Limits::default());
+    rig.start(1);
+    rig.cancel(1);
+    rig.post(Input::LaunchFailed { id: id(1), attempt: 1, message: "it ended".to_owned() });
+    assert_eq!(rig.tags(HANDLE), ["created", "queued", "cancelled"]);
 }
 
 #[test]
 fn a_worker_made_for_a_second_try_gets_all_events_before_it() {
     let mut rig = Rig::new(Limits::default());
     rig.start(1);
-    rig.post(Input::LaunchFailed { id: id(1), message: "it ended".to_owned() });
+    rig.post(Input::LaunchFailed { id: id(1), attempt: 1, message: "it ended".to_owned() });
     rig.join(1, 10);
     let grant = grants(&rig.attach(1, 1, None)).remove(0);
     assert_eq!((grant.next, grant.events.len()), (Seq(4), 3));
@@ -493,7 +509,7 @@ fn no_second_worker_is_made_for_what_may_have_begun() {
     // It attaches and is granted at once: from then on its work may have begun.
     assert_eq!(grants(&rig.attach(1, 1, None)).len(), 1);
     // What it had sent may still be on its way: it is lost once its connection has ended too.
-    let effects = rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+    let effects = rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone, how: None });
     assert_eq!(launched(&effects), 0);
     assert!(rig.shown(1).snapshot.error.is_none());
     let effects = rig.post(Input::Closed { worker: WorkerId(1) });
@@ -557,7 +573,7 @@ fn what_a_finished_worker_left_behind_is_swept_though_something_holds_its_connec
         if early {
             rig.batch(1, events(1, 4, &[completed()]));
         }
-        rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone });
+        rig.post(Input::Looked { worker: WorkerId(1), seen: Seen::Gone, how: None });
         if !early {
             rig.batch(1, events(1, 4, &[completed()]));
         }

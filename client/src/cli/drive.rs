@@ -52,7 +52,7 @@ pub(super) fn drive_call(
     driven(outcome)
 }
 
-fn worker_call(call: &PlannedCall) -> Result<Call, Failure> {
+pub(super) fn worker_call(call: &PlannedCall) -> Result<Call, Failure> {
     let mut argv = call.argv.iter().map(OsString::from);
     let program = argv.next().ok_or_else(|| Failure::new(Exit::Usage, "no program is named"))?;
     let stdin = match &call.stdin {
@@ -93,6 +93,7 @@ fn worker_call(call: &PlannedCall) -> Result<Call, Failure> {
         role: call.role.to_owned(),
         build: env!("CARGO_PKG_VERSION").to_owned(),
         seed: u64::from(std::process::id()),
+        bound: false,
     })
 }
 

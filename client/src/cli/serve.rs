@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reeve_broker::seat::SeatError;
-use reeve_broker::{Options, ServeError, serve};
+use reeve_broker::{Options, ServeError, WorkerCommand, serve};
 use reeve_protocol::Limits;
 use reeve_protocol::capability::Loaded;
 use reeve_protocol::lease::Lease;
@@ -65,6 +65,7 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Fai
         identity: here.identity()?,
         limits,
         orphans: Arc::new(Marked),
+        worker: Some(worker_command(&here.place)?),
         load: Arc::new(move || load(&place, &args.limits)),
         idle: args.idle,
         port: args.port,
@@ -88,6 +89,14 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Fai
         }
         Err(error) => Err(Failure::new(Exit::Failed, chain(&error))),
     }
+}
+
+/// Returns how this program is started as a worker of its own broker.
+fn worker_command(place: &Place) -> Result<WorkerCommand, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::new(Exit::Failed, format!("cannot find itself: {error}")))?;
+    let args = ["-C".into(), place.root.clone().into_os_string(), "worker".into()];
+    Ok(WorkerCommand { program, args: args.into(), dir: place.root.clone() })
 }
 
 /// Says where the broker is found.

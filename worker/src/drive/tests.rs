@@ -62,6 +62,7 @@ fn call(directory: &Path, script: &str) -> Call {
         role: "run".to_owned(),
         build: "test".to_owned(),
         seed: 1,
+        bound: false,
     }
 }
 

@@ -3,16 +3,8 @@
 //! Owns the difference between an exit code and a signal, and what can be said about who sent
 //! the signal. Judges nothing: whether an end is a success is for its execution to say.
 
-use std::borrow::Cow;
-
+use reeve_protocol::signal::signal_name;
 use rustix::process::{Signal, WaitIdStatus};
-
-/// The names of the signals from 1 on.
-const NAMES: [&str; 31] = [
-    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
-    "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
-    "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
-];
 
 /// How a process ended: with a code or by a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,16 +57,6 @@ impl Exit {
     }
 }
 
-/// Returns the name of a signal, `SIGTERM` for 15.
-pub fn signal_name(signal: i32) -> Cow<'static, str> {
-    let known = usize::try_from(signal - 1).ok().and_then(|index| NAMES.get(index));
-    match known {
-        Some(name) => format!("SIG{name}").into(),
-        None if (34..=64).contains(&signal) => format!("SIGRTMIN+{}", signal - 34).into(),
-        None => "unknown".into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,20 +73,5 @@ mod tests {
         assert_eq!(ours.describe(), "signal 9 (SIGKILL), sent by reeve");
         let crashed = Exit { signal: Some(11), core: true, ..Exit::default() };
         assert_eq!(crashed.describe(), "signal 11 (SIGSEGV), core dumped");
-    }
-
-    #[test]
-    fn signals_have_their_names() {
-        for (signal, name) in [
-            (Signal::HUP, "SIGHUP"),
-            (Signal::KILL, "SIGKILL"),
-            (Signal::TERM, "SIGTERM"),
-            (Signal::STOP, "SIGSTOP"),
-            (Signal::SYS, "SIGSYS"),
-        ] {
-            assert_eq!(signal_name(signal.as_raw()), name);
-        }
-        assert_eq!(signal_name(35), "SIGRTMIN+1");
-        assert_eq!(signal_name(0), "unknown");
     }
 }

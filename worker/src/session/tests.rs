@@ -789,3 +789,43 @@ proptest! {
         prop_assert_eq!(parts.iter().map(|part| part.lines).sum::<u32>(), lines);
     }
 }
+
+#[test]
+fn a_worker_of_the_brokers_own_begins_with_its_grant_only() {
+    let bound = || {
+        let mut world = World::new(Limits::default(), true);
+        world.session = Session::new(id(), description(), Limits::default());
+        world.session.start_bound(world.now());
+        world.drain();
+        world
+    };
+    let gave_up = |world: &World| {
+        world.session.last() == Seq::NONE
+            && matches!(world.session.reported(), Reported::Fenced(Ended { error: Some(error), .. })
+                if error.side_effect == SideEffect::None)
+    };
+
+    let mut granted = bound();
+    granted.connect();
+    granted.settle();
+    granted.emit(Kind::Started {});
+    assert_eq!(granted.session.state(), State::Running);
+
+    let mut nobody = bound();
+    nobody.session.handle_unreachable(nobody.now());
+    assert!(gave_up(&nobody), "no broker");
+
+    let mut silent = bound();
+    let late = at(silent.ms + 60_000);
+    silent.session.handle_timeout(late);
+    assert!(gave_up(&silent), "no answer");
+
+    let mut cut = bound();
+    cut.connect();
+    cut.cut();
+    assert!(gave_up(&cut), "cut before the grant");
+
+    let mut stopped = bound();
+    stopped.session.finish(Kind::Cancelled { receipt: None }, at(1_001)).unwrap();
+    assert!(gave_up(&stopped), "stopped before the grant");
+}

@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use http::Request;
+use reeve_protocol::snapshot::{Actor, ActorKind};
 use reeve_protocol::{CapabilityId, Code, ExecutionId, Fault, Seq, State};
 use serde_json::{Value, json};
 
@@ -84,16 +85,23 @@ pub async fn events(query: &Query, surface: &Surface) -> Result<Value, Refusal> 
 pub async fn start(request: Request<Body>, surface: &Surface) -> Result<Value, Refusal> {
     let members = body(request, &["capability", "input", "idempotency_key"], surface).await?;
     let id: CapabilityId = text_member(&members, "capability")?;
-    if let Some(key) = members.get("idempotency_key") {
-        let good = key.as_str().is_some_and(|key| !key.is_empty() && key.len() <= KEY_MAX);
-        if !good {
-            let message = format!("\"idempotency_key\" is a text of 1 to {KEY_MAX} bytes");
-            return Err(Fault::new(Code::InvalidArgs, message).because("shape").into());
+    let key = match members.get("idempotency_key") {
+        None => None,
+        Some(key) => {
+            let good = key.as_str().filter(|key| !key.is_empty() && key.len() <= KEY_MAX);
+            let message = || format!("\"idempotency_key\" is a text of 1 to {KEY_MAX} bytes");
+            let refusal = || Fault::new(Code::InvalidArgs, message()).because("shape");
+            Some(good.ok_or_else(refusal)?.to_owned())
         }
-    }
+    };
     let input = members.get("input").cloned().unwrap_or_default();
     let admitted = admit(&surface.broker().registry(), &surface.0.validators, &id, input).await?;
-    Ok(surface.broker().start(admitted)?)
+    let actor = Actor { kind: ActorKind::Http, peer: None, pid: None };
+    surface.broker().start(admitted, actor, key).await.map_err(|fault| {
+        let conflict = fault.reason.as_deref() == Some("idempotency_conflict");
+        let refusal = Refusal::from(fault);
+        if conflict { refusal.status(409) } else { refusal }
+    })
 }
 
 pub async fn cancel(request: Request<Body>, surface: &Surface) -> Result<Value, Refusal> {
