@@ -1,19 +1,27 @@
 //! The description of the HTTP surface (OpenAPI 3.1), assembled from the route table and the
 //! schemas of the types that the answers are made of. Nothing in it is written down twice.
 
+use reeve_protocol::capability::Loaded;
 use reeve_protocol::snapshot::Snapshot;
 use reeve_protocol::{Descriptor, Event, Fault, Limits, State};
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use crate::edge::http::direct;
 use crate::edge::http::route::{Operation, Route};
+use crate::token::Scope;
 
 /// Assembles the document.
-pub fn document(routes: &[Route], version: &str) -> Value {
+pub fn document(routes: &[Route], registry: &Loaded, version: &str) -> Value {
     let mut paths = Map::new();
     for route in routes {
         let method = if route.posts { "post" } else { "get" };
         paths.insert(route.path.to_owned(), json!({ method: operation(route) }));
+    }
+    for capability in &registry.descriptors {
+        let Some(path) = direct::path_of(capability) else { continue };
+        let method = if direct::posts(capability) { "post" } else { "get" };
+        paths.entry(path).or_insert_with(|| json!({ method: direct_operation(capability) }));
     }
     json!({
         "openapi": "3.1.0",
@@ -72,6 +80,43 @@ fn operation(route: &Route) -> Value {
         operation["requestBody"] =
             json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     }
+    operation
+}
+
+/// Describes the call of a handler without an execution.
+fn direct_operation(capability: &Descriptor) -> Value {
+    let any = json!({});
+    let output = capability.output.as_ref().unwrap_or(&any);
+    let refused = json!({ "$ref": "#/components/schemas/Refused" });
+    let scope = if direct::posts(capability) { Scope::Start } else { Scope::Observe };
+    let mut operation = json!({
+        "operationId": capability.id,
+        "summary": capability.title,
+        "description": capability.description,
+        "x-reeve-scope": scope.as_str(),
+        "responses": {
+            "200": {
+                "description": "What it returned.",
+                "content": { "application/json": { "schema": output } },
+            },
+            "default": {
+                "description": "Why it is not answered.",
+                "content": { "application/json": { "schema": refused } },
+            },
+        },
+    });
+    if direct::posts(capability) {
+        let content = json!({ "application/json": { "schema": capability.input } });
+        operation["requestBody"] = json!({ "required": true, "content": content });
+        return operation;
+    }
+    let required = capability.input["required"].as_array();
+    let members = capability.input["properties"].as_object();
+    let parameters = members.into_iter().flatten().map(|(name, schema)| {
+        let needed = required.is_some_and(|required| required.iter().any(|it| it == name));
+        json!({ "name": name, "in": "query", "required": needed, "schema": schema })
+    });
+    operation["parameters"] = parameters.collect();
     operation
 }
 

@@ -6,6 +6,7 @@
 
 mod argv;
 mod schema;
+mod text;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -21,6 +22,7 @@ pub(crate) use argv::nearest;
 pub use argv::{ARGUMENT_MAX, ARGUMENTS_MAX, BadTemplate, Template, argv};
 use schema::Detail;
 pub use schema::{BadSchema, SCHEMA_BYTES_MAX, SCHEMA_REFS_MAX, Sensitive, closed, sensitive};
+pub use text::of_text;
 
 /// Problems named in one refusal, at most.
 pub const PROBLEMS_MAX: usize = 5;

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 
 use reeve_protocol::fault::Code;
+use reeve_protocol::input::of_text;
 use reeve_protocol::strict;
 use serde_json::{Map, Value};
 
@@ -32,7 +33,8 @@ pub(super) fn gather(
             return Err(invalid(format!("--set names {key:?} twice")));
         }
         seen.push(key);
-        members.insert(key.to_owned(), valued(value, &schema["properties"][key])?);
+        let member = of_text(value, &schema["properties"][key], schema);
+        members.insert(key.to_owned(), member);
     }
     let value = Value::Object(members);
     if value.to_string().len() > bytes_max {
@@ -81,14 +83,6 @@ fn bounded(source: impl Read, bytes_max: usize) -> Result<Vec<u8>, Failure> {
         .read_to_end(&mut bytes)
         .map_err(|error| invalid(format!("cannot read the input: {error}")))?;
     Ok(bytes)
-}
-
-/// Reads the value of `--set`: a text where the schema wants one, else JSON, else a text.
-fn valued(text: &str, schema: &Value) -> Result<Value, Failure> {
-    if schema["type"] == "string" {
-        return Ok(Value::from(text));
-    }
-    Ok(strict::parse(text.as_bytes()).unwrap_or_else(|_| Value::from(text)))
 }
 
 #[cfg(test)]

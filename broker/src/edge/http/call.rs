@@ -36,24 +36,18 @@ impl Query {
         known: &'static [(&'static str, &'static str)],
         repeats: &[&str],
     ) -> Result<Self, Fault> {
-        let mut parameters: Vec<(&'static str, String)> = Vec::new();
-        for part in text.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let name = decode(name)?;
+        let mut read: Vec<(&'static str, String)> = Vec::new();
+        for (name, value) in parameters(text)? {
             let Some((name, _)) = known.iter().find(|(known, _)| *known == name) else {
                 return Err(unknown_parameter(&name, known));
             };
-            let value = decode(value)?;
-            let twice = parameters.iter().any(|(other, _)| other == name);
+            let twice = read.iter().any(|(other, _)| other == name);
             if twice && !repeats.contains(name) {
                 return Err(bad(format!("the parameter {name} stands twice")).because("repeated"));
             }
-            if parameters.len() >= PARAMETERS_MAX {
-                return Err(bad(format!("a query has at most {PARAMETERS_MAX} parameters")));
-            }
-            parameters.push((name, value));
+            read.push((name, value));
         }
-        Ok(Self(parameters))
+        Ok(Self(read))
     }
 
     /// Returns a parameter.
@@ -109,6 +103,23 @@ impl Query {
     }
 }
 
+/// Takes a query apart, whatever its parameters are called.
+///
+/// # Errors
+///
+/// `invalid_request` when one is no text, or there are too many.
+pub fn parameters(text: Option<&str>) -> Result<Vec<(String, String)>, Fault> {
+    let mut parameters = Vec::new();
+    for part in text.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+        if parameters.len() >= PARAMETERS_MAX {
+            return Err(bad(format!("a query has at most {PARAMETERS_MAX} parameters")));
+        }
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        parameters.push((decode(name)?, decode(value)?));
+    }
+    Ok(parameters)
+}
+
 fn unknown_parameter(name: &str, known: &[(&str, &str)]) -> Fault {
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
     let hint = match names.is_empty() {
@@ -123,7 +134,7 @@ fn bad(message: String) -> Fault {
 }
 
 /// Shows a little of what was sent, made harmless.
-fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     format!("{:?}", reeve_protocol::sanitise::text(text, strict::SHOWN_MAX))
 }
 
@@ -160,6 +171,25 @@ pub async fn body(
     known: &[&str],
     surface: &Surface,
 ) -> Result<Map<String, Value>, Refusal> {
+    let members = object(request, surface).await?;
+    if let Some(name) = members.keys().find(|name| !known.contains(&name.as_str())) {
+        return Err(bad(format!("unknown member {}", shown(name)))
+            .because("unknown_field")
+            .hint(format!("known are {}", known.join(", ")))
+            .into());
+    }
+    Ok(members)
+}
+
+/// Reads the body of a request as one JSON object.
+///
+/// # Errors
+///
+/// A refusal that says at which step it stopped.
+pub async fn object(
+    request: Request<Body>,
+    surface: &Surface,
+) -> Result<Map<String, Value>, Refusal> {
     content(request.headers())?;
     let limited =
         Limited::new(request.into_body(), usize::try_from(BODY_MAX).unwrap_or(usize::MAX));
@@ -178,7 +208,10 @@ pub async fn body(
             return Err(Fault::new(Code::Timeout, message).because("body_deadline").into());
         }
     };
-    Ok(members(parse(bytes, surface).await?, known)?)
+    match parse(bytes, surface).await? {
+        Value::Object(members) => Ok(members),
+        _ => Err(bad("the body is no JSON object".to_owned()).because("shape").into()),
+    }
 }
 
 /// Checks that a body is plain JSON.
@@ -214,18 +247,6 @@ async fn parse(bytes: Bytes, surface: &Surface) -> Result<Value, Fault> {
     parsed.map_err(|error| {
         bad(format!("the body is no JSON that is taken: {error}")).because(error.reason())
     })
-}
-
-fn members(value: Value, known: &[&str]) -> Result<Map<String, Value>, Fault> {
-    let Value::Object(members) = value else {
-        return Err(bad("the body is no JSON object".to_owned()).because("shape"));
-    };
-    if let Some(name) = members.keys().find(|name| !known.contains(&name.as_str())) {
-        return Err(bad(format!("unknown member {}", shown(name)))
-            .because("unknown_field")
-            .hint(format!("known are {}", known.join(", "))));
-    }
-    Ok(members)
 }
 
 /// Takes a member that is a text of some shape out of a body.

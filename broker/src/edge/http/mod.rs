@@ -6,6 +6,7 @@
 
 pub mod answer;
 pub mod call;
+pub mod direct;
 pub mod gate;
 mod handlers;
 mod head;

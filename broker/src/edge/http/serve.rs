@@ -24,7 +24,7 @@ use super::call::Query;
 use super::gate::{self, Caller};
 use super::io::Rewound;
 use super::route::{Operation, ROUTES, Route, find};
-use super::{Surface, handlers, head, report};
+use super::{Surface, direct, handlers, head, report};
 use crate::edge::ws;
 use crate::openapi;
 
@@ -211,7 +211,12 @@ async fn enter(request: Request<Body>, surface: &Surface) -> Result<Response, Re
     if caller.scopes.is_none() && !open {
         caller = handlers::by_ticket(&request, route, surface).ok_or_else(gate::unauthorized)?;
     }
-    let route = route.ok_or_else(no_route)?;
+    let Some(route) = route else {
+        let registry = surface.broker().registry();
+        let capability = direct::find(request.uri().path(), &registry).ok_or_else(no_route)?;
+        let value = direct::answer(request, &capability, caller, surface).await?;
+        return Ok(json_response(StatusCode::OK, &value));
+    };
     method(request.method(), route)?;
     if let Some(scope) = route.scope {
         caller.may(scope)?;
@@ -231,7 +236,10 @@ async fn dispatch(
         Operation::Channel => return ws::upgrade(request, query, caller, surface),
         Operation::Instance => handlers::instance(query, surface)?,
         Operation::Health => handlers::health(surface).await?,
-        Operation::OpenApi => openapi::document(ROUTES, &surface.broker().about.version),
+        Operation::OpenApi => {
+            let broker = surface.broker();
+            openapi::document(ROUTES, &broker.registry(), &broker.about.version)
+        }
         Operation::List => handlers::list(query, surface).await?,
         Operation::Get => surface.broker().get(query.needed("id")?)?,
         Operation::Events => handlers::events(query, surface).await?,
