@@ -13,10 +13,15 @@ use tokio::sync::{Notify, watch};
 use crate::actor::{BrokerActor, Post};
 use crate::board::Board;
 use crate::clock::Clock;
+use crate::edge::http::ticket::Tickets;
 use crate::plane::{Input, Reply, RequestId};
 use crate::pool::Workers;
 use crate::store::Store;
 use crate::switchboard::Switchboard;
+use crate::token::Scopes;
+
+/// How long what was killed has to be seen to be over, when this broker ends.
+pub const STOPPING: Duration = Duration::from_secs(3);
 
 /// What this broker is; does not change while it lives.
 #[derive(Clone, Debug)]
@@ -72,6 +77,10 @@ pub struct Broker {
     pub(crate) stop: Stop,
     /// Asks the broker to end.
     pub(crate) end: Arc<Notify>,
+    /// Whether it is to end without waiting for what it has started.
+    pub(crate) at_once: Arc<AtomicBool>,
+    /// Codes of links that open the pages, good once.
+    pub(crate) codes: Arc<Tickets>,
 }
 
 impl Broker {
@@ -122,6 +131,23 @@ impl Broker {
             "cancellable": snapshot.cancellable,
             "execution": snapshot,
         }))
+    }
+
+    /// Asks this broker to end; returns how long that may take at most.
+    pub fn end(&self, at_once: bool) -> Duration {
+        self.at_once.store(at_once, Ordering::Relaxed);
+        self.end.notify_one();
+        if at_once { Duration::ZERO } else { self.limits.cancel_grace + STOPPING }
+    }
+
+    /// Makes the code of a link that opens the pages, good once and for a minute.
+    ///
+    /// # Errors
+    ///
+    /// `busy` when too many are unused.
+    pub fn open(&self) -> Result<Value, Fault> {
+        let code = self.codes.make(Scopes::PAGES, None, self.uptime())?;
+        Ok(json!({ "code": code, "expires_in": self.codes.good_for().as_secs() }))
     }
 
     /// Returns whether this broker is about to end and starts nothing more.

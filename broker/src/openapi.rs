@@ -7,8 +7,8 @@ use reeve_protocol::{Descriptor, Event, Fault, Limits, State};
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use crate::edge::http::direct;
 use crate::edge::http::route::{Operation, Route};
+use crate::edge::http::{direct, pages};
 use crate::token::Scope;
 
 /// Assembles the document.
@@ -18,6 +18,8 @@ pub fn document(routes: &[Route], registry: &Loaded, version: &str) -> Value {
         let method = if route.posts { "post" } else { "get" };
         paths.insert(route.path.to_owned(), json!({ method: operation(route) }));
     }
+    let (session, described) = pages::described();
+    paths.insert(session.to_owned(), described);
     for capability in &registry.descriptors {
         let Some(path) = direct::path_of(capability) else { continue };
         let method = if direct::posts(capability) { "post" } else { "get" };
@@ -66,6 +68,17 @@ fn operation(route: &Route) -> Value {
     if route.operation == Operation::Channel {
         operation["responses"]["101"] =
             json!({ "description": "The live channel: one JSON document per text frame." });
+    } else if route.operation == Operation::Raw {
+        operation["responses"]["200"] = json!({
+            "description": "The lines, each ended by a line feed.",
+            "headers": {
+                "Reeve-Truncated": {
+                    "description": "Whether some of it is no longer kept.",
+                    "schema": { "enum": ["true", "false"] },
+                },
+            },
+            "content": { "text/plain": { "schema": { "type": "string" } } },
+        });
     } else {
         operation["responses"]["200"] = json!({
             "description": "The answer.",
@@ -155,7 +168,7 @@ fn answer(operation: Operation) -> Value {
             json!({ "ok": flag, "instance": text, "version": text, "uptime_ms": count }),
             json!({}),
         ),
-        Operation::OpenApi | Operation::Channel => any,
+        Operation::OpenApi | Operation::Channel | Operation::Raw => any,
         Operation::List => object(
             json!({
                 "count": count, "remembered": count, "active": count, "queued": count,

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use reeve_protocol::event::{Kind, SCHEMA_VERSION};
-use reeve_protocol::frame::NODES_MAX;
+use reeve_protocol::frame::{BadFrame, NODES_MAX};
 use reeve_protocol::snapshot::Snapshot;
-use reeve_protocol::{CapabilityId, Code, Event, ExecutionId, Fault, Seq, State};
+use reeve_protocol::{CapabilityId, Code, Entry, Event, ExecutionId, Fault, Output, Seq, State};
 use serde_json::{Value, json};
 
 use crate::edge::ws;
@@ -115,6 +115,30 @@ impl Broker {
         }
         let make = move || history(&shown, after, limit, items);
         tokio::task::spawn_blocking(make).await.expect("a page is made of what is stored")
+    }
+
+    /// Returns the output of an execution that is kept, as text: each line ended by `\n`, a cut one
+    /// by `…`, and a line in brackets in place of what is no longer kept. The flag says whether
+    /// anything is missing.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` when nobody holds it.
+    pub async fn output(
+        &self,
+        id: ExecutionId,
+        stream: Option<Output>,
+    ) -> Result<(Vec<u8>, bool), Fault> {
+        let shown = self.board.by_id(id).ok_or_else(|| plane::not_found(id))?;
+        let (mut at, mut items) = (Seq::NONE, Vec::new());
+        while at < shown.last {
+            let page = self.store.read(shown.handle, at, PAGE_BYTES).await.map_err(unreadable)?;
+            let Some(last) = page.items.last().map(Item::last) else { break };
+            at = last;
+            items.extend(page.items);
+        }
+        let make = move || output(&items, stream).map_err(damaged);
+        tokio::task::spawn_blocking(make).await.expect("output is made of what is stored")
     }
 
     /// Returns what is declared.
@@ -259,6 +283,31 @@ fn history(shown: &Shown, after: Seq, limit: usize, items: Vec<Item>) -> Result<
     Ok(answer)
 }
 
+fn output(items: &[Item], stream: Option<Output>) -> Result<(Vec<u8>, bool), BadFrame> {
+    let (mut text, mut missing) = (Vec::new(), false);
+    for item in items {
+        match item {
+            Item::Gap { from, to, .. } => {
+                missing = true;
+                text.extend(format!("[events {from} to {to} are no longer kept]\n").bytes());
+            }
+            Item::Batch(batch) => {
+                for entry in batch.entries()? {
+                    let Entry::Log(chunk) = entry else { continue };
+                    if stream.is_some_and(|stream| stream != chunk.stream) {
+                        continue;
+                    }
+                    for (line, _) in chunk.iter() {
+                        text.extend_from_slice(line.as_bytes());
+                        text.push(b'\n');
+                    }
+                }
+            }
+        }
+    }
+    Ok((text, missing))
+}
+
 /// What a list shows of an execution: everything but what can be large.
 fn summary(shown: &Shown) -> Value {
     let mut snapshot = Snapshot {
@@ -328,7 +377,7 @@ fn unreadable(error: crate::store::StoreError) -> Fault {
     Fault::new(Code::Unavailable, error.to_string()).hint("try again")
 }
 
-fn damaged(bad: reeve_protocol::frame::BadFrame) -> Fault {
+fn damaged(bad: BadFrame) -> Fault {
     Fault::new(Code::Internal, format!("a stored event cannot be read: {bad}"))
 }
 

@@ -372,7 +372,11 @@ fn remove_if_there(path: &Path) -> Result<(), SeatError> {
 }
 
 /// Writes a file of this user's alone, whole or not at all.
-pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+///
+/// When it cannot be written; a file that was there before stays.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     let _ = fs::remove_file(&temporary);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

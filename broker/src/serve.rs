@@ -19,9 +19,10 @@ use tokio::task::JoinHandle;
 use crate::actor::BrokerActor;
 use crate::board::Board;
 use crate::clock::Clock;
+use crate::edge::http::ticket::Tickets;
 use crate::edge::http::{self, Surface};
 use crate::edge::local;
-use crate::handle::{About, Broker, Stop};
+use crate::handle::{About, Broker, STOPPING, Stop};
 use crate::machine::{Machine, Orphans};
 use crate::manifest_watch::Watch;
 use crate::plane::Plane;
@@ -36,8 +37,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long readers have to take their goodbye.
 const FAREWELL: Duration = Duration::from_millis(100);
 
-/// How long what was killed has to be seen to be over, when this broker ends.
-const STOPPING: Duration = Duration::from_secs(3);
+/// How long a link that opens the pages is good.
+const LINK_GOOD_FOR: Duration = Duration::from_secs(60);
 
 /// Reads a manifest. Takes as long as it takes: it runs on a thread of its own.
 pub type Load = Arc<dyn Fn() -> Loaded + Send + Sync>;
@@ -202,6 +203,8 @@ fn assemble(
         closing: Arc::default(),
         stop,
         end: Arc::new(Notify::new()),
+        at_once: Arc::default(),
+        codes: Arc::new(Tickets::new(LINK_GOOD_FOR)),
     };
     (broker, machine, tell_stop)
 }
@@ -239,7 +242,7 @@ async fn wind_up(broker: &Broker, signals: &mut Signals) {
     broker.closing.store(true, Ordering::Relaxed);
     broker.workers.close();
     let under_way = broker.workers.under_way();
-    if under_way.is_empty() {
+    if under_way.is_empty() || broker.at_once.load(Ordering::Relaxed) {
         return;
     }
     tracing::info!(count = under_way.len(), "what this broker has started is asked to stop");

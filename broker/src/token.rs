@@ -86,6 +86,8 @@ pub struct Scopes(u8);
 impl Scopes {
     /// Everything.
     pub const ALL: Self = Self(31);
+    /// What a person's own pages may: everything but to report for others and to administer.
+    pub const PAGES: Self = Self(Scope::Observe as u8 | Scope::Start as u8 | Scope::Confirm as u8);
 
     /// Returns whether a scope is among them.
     pub fn allow(self, scope: Scope) -> bool {
@@ -196,6 +198,30 @@ impl Token {
             return None;
         }
         signed.split_once('.')?.0.parse().ok()
+    }
+
+    /// Makes the value of a cookie that lets its holder read pages until a time, in seconds since
+    /// 1970.
+    ///
+    /// # Errors
+    ///
+    /// When the system has no random numbers.
+    pub fn cookie(&self, until: i64) -> io::Result<String> {
+        let signed = format!("{until}.{}", random_hex(8)?);
+        let signature = self.sign("cookie", &signed);
+        Ok(format!("{signed}.{signature}"))
+    }
+
+    /// Returns whether a cookie's value is good at a time, in seconds since 1970.
+    pub fn is_cookie(&self, presented: &str, now: i64) -> bool {
+        let Some((signed, signature)) =
+            presented.rsplit_once('.').filter(|_| presented.len() <= TOKEN_MAX)
+        else {
+            return false;
+        };
+        let until = signed.split_once('.').and_then(|(until, _)| until.parse::<i64>().ok());
+        equal(signature.as_bytes(), self.sign("cookie", signed).as_bytes())
+            && until.is_some_and(|until| until > now)
     }
 
     /// Returns the proof that who answers knows the secret, for a client's own nonce.

@@ -10,6 +10,7 @@ mod exec;
 mod executions;
 mod init;
 mod input;
+mod open;
 mod orphans;
 mod run;
 mod serve;
@@ -68,6 +69,8 @@ enum Command {
     Init(init::InitArgs),
     /// Print the token that HTTP asks for
     Token(token::TokenArgs),
+    /// Open this checkout's pages in a browser
+    Open(open::OpenArgs),
     /// Carry out what this checkout's broker hands over
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
@@ -167,6 +170,7 @@ fn dispatch(ui: &mut Ui, here: &Here, command: Command) -> Result<Exit, Failure>
         Command::Stop(args) => stop::run(ui, here, args),
         Command::Init(args) => init::run(ui, here, args),
         Command::Token(args) => token::run(ui, here, args),
+        Command::Open(args) => open::run(ui, here, args),
         Command::Worker(args) => worker::run(here, args),
     }
 }

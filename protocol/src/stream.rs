@@ -201,6 +201,8 @@ pub enum Op {
         #[serde(default)]
         force: bool,
     },
+    /// Make the code of a link that opens the pages.
+    Open {},
 }
 
 /// The answer to a request.

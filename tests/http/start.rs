@@ -352,3 +352,38 @@ fn many_starts_at_once_are_all_carried_out_once() {
     }
     assert!(workers(&served.broker).len() <= 9);
 }
+
+#[test]
+fn what_was_printed_can_be_downloaded_and_says_what_is_missing() {
+    let served = Served::of(
+        r#"
+[capability.both]
+command = ["sh", "-c", "echo out; echo err >&2; echo '<script>'"]
+effect = "read"
+[capability.much]
+command = ["seq", "1", "200000"]
+effect = "read"
+"#,
+        &[("max_log_bytes", "262144")],
+    );
+    let both = served.started("both");
+    served.until(&both, "succeeded");
+    let raw = |id: &str, more: &str| served.get(&format!("/api/v1/executions/raw?id={id}{more}"));
+    let out = raw(&both, "&stream=stdout");
+    assert_eq!((out.status, out.body.as_str()), (200, "out\n<script>\n"), "{out:?}");
+    assert_eq!(out.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(out.header("reeve-truncated"), Some("false"));
+    assert_eq!(raw(&both, "&stream=stderr").body, "err\n");
+    assert_eq!(raw(&both, "").body.len(), "out\nerr\n<script>\n".len());
+
+    let much = served.started("much");
+    served.until(&much, "succeeded");
+    let cut = raw(&much, "");
+    assert_eq!(cut.header("reeve-truncated"), Some("true"));
+    assert!(cut.body.starts_with("1\n2\n") && cut.body.ends_with("199999\n200000\n"));
+    assert!(cut.body.contains("are no longer kept]\n"), "{} bytes", cut.body.len());
+    for (target, status) in [("&stream=x", 400), ("&streem=stdout", 400)] {
+        assert_eq!(raw(&both, target).status, status, "{target}");
+    }
+    assert_eq!(raw("x-20000101T000000Z-00000000", "").status, 404);
+}

@@ -209,10 +209,13 @@ impl Client {
             Op::Capability { id } => self.broker.capability(&id),
             Op::Protocol {} => Ok(self.broker.protocol()),
             Op::Status {} => Ok(self.broker.status()),
-            Op::Stop { .. } => {
-                self.broker.end.notify_one();
-                Ok(json!({ "stopping": true, "pid": self.broker.about.pid }))
+            Op::Stop { force } => {
+                let within = self.broker.end(force);
+                let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+                let pid = self.broker.about.pid;
+                Ok(json!({ "stopping": true, "pid": pid, "within_ms": within_ms }))
             }
+            Op::Open {} => self.broker.open(),
         }
     }
 }

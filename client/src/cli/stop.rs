@@ -1,4 +1,4 @@
-//! `reeve stop`: ends the broker of this checkout. Work goes on without it.
+//! `reeve stop`: ends the broker of this checkout, and what that broker itself has started.
 
 use std::time::Duration;
 
@@ -24,10 +24,11 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// End this checkout's broker
 ///
-/// Work that runs in other processes goes on and is taken up by the next broker.
+/// What the broker has started is asked to stop and waited for; what `reeve run` and others run goes
+/// on and is taken up by the next broker.
 #[derive(Debug, clap::Args)]
 pub(super) struct StopArgs {
-    /// Kill a broker that does not answer or does not end
+    /// Wait for nothing, and kill a broker that does not answer or does not end
     #[arg(long)]
     force: bool,
 }
@@ -79,7 +80,11 @@ async fn ask(here: &Here, force: bool) -> Result<Option<(u32, Duration)>, Failur
     let asked = tokio::time::timeout(MARGIN, link.ask(Op::Stop { force })).await;
     match asked {
         // A broker that ends may do so before its answer is out.
-        Ok(Ok(_) | Err(AskError::Link(_))) => Ok(Some((pid, MARGIN))),
+        Ok(Ok(answer)) => {
+            let within = Duration::from_millis(answer["within_ms"].as_u64().unwrap_or_default());
+            Ok(Some((pid, MARGIN + within)))
+        }
+        Ok(Err(AskError::Link(_))) => Ok(Some((pid, MARGIN))),
         Ok(Err(AskError::Fault(fault))) => Err((*fault).into()),
         Err(_) => {
             let message = format!("the broker (pid {pid}) does not answer");

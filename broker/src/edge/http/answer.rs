@@ -135,6 +135,16 @@ pub fn json_response(status: StatusCode, value: &Value) -> Response {
     response
 }
 
+/// Returns an answer of plain text.
+pub fn text_response(text: Vec<u8>) -> Response {
+    let mut response = Response::new(Body::from(text));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    dress(&mut response);
+    response
+}
+
 /// Puts the headers of every answer on.
 pub fn dress(response: &mut Response) {
     for (name, value) in ALWAYS {

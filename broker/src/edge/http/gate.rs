@@ -54,6 +54,15 @@ pub fn place(headers: &HeaderMap, port: u16) -> Result<(), Refusal> {
             return Err(forbidden("forbidden_origin", message));
         }
     }
+    Ok(())
+}
+
+/// Checks that no other site made a browser send this.
+///
+/// # Errors
+///
+/// `forbidden`, naming the gate.
+pub fn site(headers: &HeaderMap) -> Result<(), Refusal> {
     if headers.contains_key("sec-fetch-site") {
         let site = one(headers, "sec-fetch-site");
         if !matches!(site, Some("same-origin" | "none")) {

@@ -1,13 +1,14 @@
 //! The answers of the routes: each decodes, asks the broker, and hands its answer on.
 
 use axum::body::Body;
-use http::Request;
+use axum::response::Response;
+use http::{HeaderValue, Request};
 use reeve_protocol::snapshot::{Actor, ActorKind};
-use reeve_protocol::{CapabilityId, Code, ExecutionId, Fault, Seq, State};
+use reeve_protocol::{CapabilityId, Code, ExecutionId, Fault, Output, Seq, State};
 use serde_json::{Value, json};
 
 use super::Surface;
-use super::answer::Refusal;
+use super::answer::{self, Refusal};
 use super::call::{Query, body, flag_member, text_member};
 use super::gate::{Caller, one, unauthorized};
 use super::route::{Operation, Route};
@@ -80,6 +81,27 @@ pub async fn events(query: &Query, surface: &Surface) -> Result<Value, Refusal> 
     let id = query.needed("id")?;
     let after = Seq(query.number("after")?.unwrap_or_default());
     Ok(surface.broker().events(id, after, query.number("limit")?).await?)
+}
+
+pub async fn raw(query: &Query, surface: &Surface) -> Result<Response, Refusal> {
+    let id: ExecutionId = query.needed("id")?;
+    let stream = match query.get("stream") {
+        None => None,
+        Some(word) => Some(serde_json::from_value::<Output>(word.into()).map_err(|_| {
+            Fault::new(Code::InvalidRequest, "stream: there are stdout, stderr and handler")
+                .because("shape")
+        })?),
+    };
+    let (output, missing) = surface.broker().output(id, stream).await?;
+    let mut response = answer::text_response(output);
+    let name = format!("attachment; filename=\"{id}.log\"");
+    let headers = response.headers_mut();
+    headers.insert("content-disposition", name.parse().expect("an id is a header's value"));
+    headers.insert(
+        "reeve-truncated",
+        HeaderValue::from_static(if missing { "true" } else { "false" }),
+    );
+    Ok(response)
 }
 
 pub async fn start(request: Request<Body>, surface: &Surface) -> Result<Value, Refusal> {

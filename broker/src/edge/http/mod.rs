@@ -11,10 +11,11 @@ pub mod gate;
 mod handlers;
 mod head;
 mod io;
+pub mod pages;
 mod report;
 pub mod route;
 mod serve;
-mod ticket;
+pub mod ticket;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +58,7 @@ impl Surface {
             broker,
             port,
             keys,
-            tickets: Tickets::default(),
+            tickets: Tickets::new(ticket::GOOD_FOR),
             reporters: Reporters::default(),
             validators: Validators::default(),
             decoding: Semaphore::new(DECODING_MAX),

@@ -17,6 +17,8 @@ pub enum Operation {
     Get,
     /// Reads one page of history.
     Events,
+    /// Hands out what an execution has printed.
+    Raw,
     /// Tells the contract of the streams.
     Protocol,
     /// Starts an execution.
@@ -120,6 +122,13 @@ pub const ROUTES: &[Route] = &[
         "executions.events",
         &[ID, ("after", "The last sequence that the caller holds; 0 if none."), LIMIT],
         "Read one page of an execution's history",
+    ),
+    get(
+        Operation::Raw,
+        "/api/v1/executions/raw",
+        "executions.raw",
+        &[ID, ("stream", "stdout, stderr or handler; everything if it is left out.")],
+        "Download what an execution has printed, as text",
     ),
     get(
         Operation::Protocol,

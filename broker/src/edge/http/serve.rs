@@ -24,7 +24,7 @@ use super::call::Query;
 use super::gate::{self, Caller};
 use super::io::Rewound;
 use super::route::{Operation, ROUTES, Route, find};
-use super::{Surface, direct, handlers, head, report};
+use super::{Surface, direct, handlers, head, pages, report};
 use crate::edge::ws;
 use crate::openapi;
 
@@ -205,7 +205,14 @@ fn told(refusal: Refusal, surface: &Surface, method: &str, path: &str) -> Refusa
 
 async fn enter(request: Request<Body>, surface: &Surface) -> Result<Response, Refusal> {
     gate::place(request.headers(), surface.port())?;
+    if !pages::is_open(&request) {
+        gate::site(request.headers())?;
+    }
     let mut caller = gate::caller(request.headers(), surface);
+    let request = match pages::answer(request, caller, surface).await? {
+        Ok(page) => return Ok(page),
+        Err(request) => request,
+    };
     let route = find(request.uri().path());
     let open = route.is_some_and(|route| route.scope.is_none());
     if caller.scopes.is_none() && !open {
@@ -243,6 +250,7 @@ async fn dispatch(
         Operation::List => handlers::list(query, surface).await?,
         Operation::Get => surface.broker().get(query.needed("id")?)?,
         Operation::Events => handlers::events(query, surface).await?,
+        Operation::Raw => return handlers::raw(query, surface).await,
         Operation::Protocol => surface.broker().protocol(),
         Operation::Start => handlers::start(request, surface).await?,
         Operation::Cancel => handlers::cancel(request, surface).await?,

@@ -1,4 +1,5 @@
-//! Tickets: a browser's upgrade carries one, since it can send no header of its own there.
+//! Tickets: secrets that are good once and for a moment. A browser's upgrade carries one, since it
+//! can send no header of its own there, and so does a link that opens the pages.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +9,7 @@ use reeve_protocol::{Code, Fault};
 
 use crate::token::{Scopes, random_hex};
 
-/// How long a ticket is good.
+/// How long a ticket for an upgrade is good.
 pub const GOOD_FOR: Duration = Duration::from_secs(30);
 /// Tickets that are held, at most.
 const TICKETS_MAX: usize = 1_024;
@@ -20,10 +21,22 @@ struct Ticket {
 }
 
 /// Tickets that were made and not used.
-#[derive(Default)]
-pub struct Tickets(Mutex<HashMap<String, Ticket>>);
+pub struct Tickets {
+    good_for: Duration,
+    held: Mutex<HashMap<String, Ticket>>,
+}
 
 impl Tickets {
+    /// Makes a place for tickets that are good for so long.
+    pub fn new(good_for: Duration) -> Self {
+        Self { good_for, held: Mutex::default() }
+    }
+
+    /// Returns how long a ticket is good.
+    pub fn good_for(&self) -> Duration {
+        self.good_for
+    }
+
     /// Makes a ticket for whoever asked, good once and for the same origin.
     ///
     /// # Errors
@@ -36,20 +49,20 @@ impl Tickets {
         now: Duration,
     ) -> Result<String, Fault> {
         let name = random_hex(32).map_err(|error| Fault::new(Code::Internal, error.to_string()))?;
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|_, ticket| ticket.until > now);
         if held.len() >= TICKETS_MAX {
             let message = format!("{TICKETS_MAX} tickets are unused");
             return Err(Fault::new(Code::Busy, message).because("too_many_tickets"));
         }
         let origin = origin.map(ToOwned::to_owned);
-        held.insert(name.clone(), Ticket { until: now + GOOD_FOR, scopes, origin });
+        held.insert(name.clone(), Ticket { until: now + self.good_for, scopes, origin });
         Ok(name)
     }
 
     /// Uses a ticket up and returns what it allows.
     pub fn use_up(&self, name: &str, origin: Option<&str>, now: Duration) -> Option<Scopes> {
-        let ticket = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name)?;
+        let ticket = self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(name)?;
         let good = ticket.until > now && ticket.origin.as_deref() == origin;
         good.then_some(ticket.scopes)
     }
@@ -61,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_ticket_is_good_once_for_a_while_and_for_its_origin() {
-        let tickets = Tickets::default();
+        let tickets = Tickets::new(GOOD_FOR);
         let now = Duration::from_secs(100);
         let make = || tickets.make(Scopes::ALL, Some("http://a"), now).unwrap();
         let ticket = make();
