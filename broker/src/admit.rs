@@ -66,7 +66,7 @@ pub async fn admit(
 ) -> Result<Admitted, Fault> {
     let found = registry.descriptors.iter().find(|descriptor| descriptor.id == *id);
     let capability = found.cloned().ok_or_else(|| not_found(registry, id))?;
-    if capability.process.is_none() {
+    if !capability.is_executable() {
         let message = format!("{id} is not executable by name: its caller runs it itself");
         return Err(Fault::new(Code::InvalidRequest, message)
             .at(Stage::Resolve)
@@ -89,7 +89,7 @@ pub async fn admit(
 }
 
 fn not_found(registry: &Loaded, id: &CapabilityId) -> Fault {
-    let executable = registry.descriptors.iter().filter(|one| one.process.is_some());
+    let executable = registry.descriptors.iter().filter(|one| one.is_executable());
     let mut ids: Vec<&str> = executable.map(|descriptor| descriptor.id.as_str()).collect();
     ids.sort_by_key(|other| (shared(other, id.as_str()), *other));
     let more = ids.len().saturating_sub(LISTED_MAX);

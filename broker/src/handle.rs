@@ -169,7 +169,8 @@ impl Broker {
     /// Takes what is declared from now on; of a manifest with errors only the errors.
     pub fn declare(&self, loaded: Loaded) {
         let mut registry = self.registry.write().unwrap_or_else(PoisonError::into_inner);
-        let taken = if loaded.problems.is_empty() {
+        let taken = if loaded.problems.is_empty() || registry.descriptors.is_empty() {
+            // At the first time even a manifest with errors comes with what is built in.
             loaded
         } else {
             Loaded { problems: loaded.problems, ..Loaded::clone(&registry) }

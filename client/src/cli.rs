@@ -3,6 +3,7 @@
 //! Owns the arguments that all commands share and the way from `main` to one of them. Starts no
 //! runtime before a command needs one.
 
+mod asking;
 mod broker;
 mod capabilities;
 mod drive;
@@ -12,6 +13,8 @@ mod init;
 mod input;
 mod open;
 mod orphans;
+mod plan;
+mod registry;
 mod run;
 mod serve;
 mod status;
@@ -22,10 +25,12 @@ mod worker;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use reeve_protocol::place::{Identity, Place};
+use reeve_worker::handler::{BadHandler, Handlers};
 use reeve_worker::process::launcher_main;
 use reeve_worker::process::pty::LAUNCH;
 
@@ -82,14 +87,16 @@ pub(crate) struct Here {
     pub dir: PathBuf,
     /// Its checkout.
     pub place: Place,
+    /// The handlers that this program has.
+    pub handlers: Arc<Handlers>,
 }
 
 impl Here {
-    fn find(directory: Option<PathBuf>) -> Result<Self, Failure> {
+    fn find(directory: Option<PathBuf>, handlers: Handlers) -> Result<Self, Failure> {
         let dir = directory.unwrap_or_else(|| PathBuf::from("."));
         let place = checkout::find(Some(&dir))?;
         let dir = std::fs::canonicalize(&dir).unwrap_or_else(|_| place.root.clone());
-        Ok(Self { dir, place })
+        Ok(Self { dir, place, handlers: Arc::new(handlers) })
     }
 
     /// Returns this process's identity.
@@ -98,16 +105,23 @@ impl Here {
     }
 }
 
-/// Runs the command line of this process.
-pub fn main() -> ExitCode {
+/// Runs the command line of this process, with these handlers.
+pub(crate) fn main(handlers: Handlers) -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().collect();
     if args.get(1).is_some_and(|first| first == LAUNCH) {
         launcher_main(args.drain(2..));
     }
-    main_of(args).into()
+    main_of(args, handlers).into()
 }
 
-fn main_of(args: Vec<OsString>) -> Exit {
+/// Says that a handler of this program cannot be registered.
+pub(crate) fn refuse(bad: &BadHandler) -> ExitCode {
+    let mut ui = Ui::new(Format::Text);
+    ui.fail(&plan::broken(bad));
+    ui.finish(Exit::Failed).into()
+}
+
+fn main_of(args: Vec<OsString>, handlers: Handlers) -> Exit {
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err((said, Exit::Ok)) => {
@@ -122,7 +136,8 @@ fn main_of(args: Vec<OsString>) -> Exit {
         }
     };
     let mut ui = Ui::new(cli.format);
-    let done = Here::find(cli.directory).and_then(|here| dispatch(&mut ui, &here, cli.command));
+    let here = Here::find(cli.directory, handlers);
+    let done = here.and_then(|here| dispatch(&mut ui, &here, cli.command));
     let exit = done.unwrap_or_else(|failure| {
         ui.fail(&failure);
         failure.kind

@@ -13,8 +13,19 @@ mod clock;
 mod failure;
 mod live;
 mod manifest_file;
+mod program;
 mod render;
 mod ui;
 mod writer;
 
-pub use cli::main;
+pub use program::{Reeve, main};
+
+/// What handlers are written with.
+pub mod handler {
+    pub use reeve_protocol::Output;
+    pub use reeve_protocol::capability::{Effect, Overlap};
+    pub use reeve_protocol::event::Severity;
+    pub use reeve_protocol::fault::{Code, Fault, SideEffect, Stage};
+    pub use reeve_protocol::stream::Op;
+    pub use reeve_worker::handler::{Ask, BadHandler, Ctx, Handler, Handlers, Progress, Site};
+}

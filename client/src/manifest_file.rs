@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use reeve_protocol::fault::Code;
 use reeve_protocol::manifest::{self, MANIFEST_MAX, Manifest};
 use reeve_protocol::place::Place;
+use reeve_worker::handler::Handlers;
 use rustix::fs::{Mode, OFlags};
 
 use crate::failure::{Exit, Failure};
@@ -69,12 +70,16 @@ impl From<ManifestFileError> for Failure {
     }
 }
 
-/// Reads and checks the manifest of a checkout.
+/// Reads and checks the manifest of a checkout, beside the handlers that this program has.
 ///
 /// # Errors
 ///
 /// [`ManifestFileError`] says what is in the way.
-pub fn load(place: &Place, trust_writable: bool) -> Result<Loaded, ManifestFileError> {
+pub fn load(
+    place: &Place,
+    handlers: &Handlers,
+    trust_writable: bool,
+) -> Result<Loaded, ManifestFileError> {
     let path = place.manifest();
     let (text, mode) = read(&path, &place.root)?;
     let mut warnings = Vec::new();
@@ -85,7 +90,8 @@ pub fn load(place: &Place, trust_writable: bool) -> Result<Loaded, ManifestFileE
             mode & 0o7777
         ));
     }
-    let parsed = manifest::parse(&text, manifest::FILE).map_err(|errors| {
+    let taken = handlers.ids().cloned().collect();
+    let parsed = manifest::parse_beside(&text, manifest::FILE, &taken).map_err(|errors| {
         ManifestFileError::Invalid(errors.iter().map(ToString::to_string).collect())
     })?;
     warnings.extend(parsed.not_yet.iter().map(|it| {
@@ -134,6 +140,10 @@ mod tests {
     use reeve_protocol::snapshot::Repository;
 
     use super::*;
+
+    fn load(place: &Place, trust_writable: bool) -> Result<Loaded, ManifestFileError> {
+        super::load(place, &Handlers::none(), trust_writable)
+    }
 
     fn ground() -> (tempfile::TempDir, Place) {
         let dir = tempfile::tempdir().unwrap();

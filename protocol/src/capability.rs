@@ -140,6 +140,12 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
+    /// Returns whether it can be called by its name: `process.exec` cannot, as its command is its
+    /// caller's.
+    pub fn is_executable(&self) -> bool {
+        self.kind != CapabilityKind::Process || self.process.is_some()
+    }
+
     /// Returns how long it may run.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout_ms.map(Duration::from_millis)

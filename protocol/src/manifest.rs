@@ -13,7 +13,7 @@ mod limits;
 mod read;
 mod schema;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -23,7 +23,7 @@ use crate::id::CapabilityId;
 use crate::input::Ready;
 use crate::limits::Limits;
 
-pub use capability::{RESERVED, RESERVED_PREFIXES};
+pub use capability::{RESERVED, RESERVED_PREFIXES, is_reserved};
 pub use diagnostic::{ERRORS_MAX, ManifestError};
 pub use read::duration;
 pub use schema::schema;
@@ -84,12 +84,26 @@ impl Manifest {
 /// Everything that is wrong, in the order of the text; never an empty list, and never more than
 /// [`ERRORS_MAX`].
 pub fn parse(text: &str, file: &str) -> Result<Manifest, Vec<ManifestError>> {
+    parse_beside(text, file, &BTreeSet::new())
+}
+
+/// Parses the text of a manifest beside capabilities that are not declared in it: it cannot declare
+/// what has one of these ids.
+///
+/// # Errors
+///
+/// As [`parse`].
+pub fn parse_beside(
+    text: &str,
+    file: &str,
+    taken: &BTreeSet<CapabilityId>,
+) -> Result<Manifest, Vec<ManifestError>> {
     let mut diagnostics = Diagnostics::new(text, file);
     let table = match bounds::document(text, &mut diagnostics) {
         Some(table) => table,
         None => return Err(diagnostics.into_errors()),
     };
-    let mut reader = Reader::new(diagnostics, file);
+    let mut reader = Reader::new(diagnostics, file, taken);
     let mut manifest = Manifest { digest: digest(text), ..Manifest::empty() };
     reader.document(&table, &mut manifest);
     let (errors, mut not_yet) = reader.finish();

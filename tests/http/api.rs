@@ -142,7 +142,9 @@ fn a_start_that_cannot_be_is_told_at_its_stage_and_creates_nothing() {
         assert_eq!(answer.json()["error"]["side_effect"], "none", "{row}");
     }
     let unknown = served.post(url, &json!({ "capability": "tset" })).json();
-    assert_eq!(unknown["error"]["suggestion"], "available: test");
+    let nearest = unknown["error"]["suggestion"].as_str().expect("a suggestion");
+    assert!(nearest.starts_with("available: test"), "{nearest}");
+    assert!(!nearest.contains("process.exec"), "{nearest}");
     let problem = served.post(url, &input(json!({ "seconds": "many" }))).json();
     assert_eq!(problem["error"]["problems"][0]["pointer"], "/seconds");
     let hostile = json!({ "seconds": 1, "name": format!("{}!", "a".repeat(50_000)) });

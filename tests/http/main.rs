@@ -7,6 +7,7 @@ mod api;
 mod bad_inputs;
 mod channel;
 mod gates;
+mod handlers;
 mod pages;
 mod report;
 mod start;

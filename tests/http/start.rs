@@ -42,7 +42,7 @@ fn served(limits: &[(&str, &str)]) -> Served {
 impl Served {
     /// Starts a capability and returns its snapshot.
     #[track_caller]
-    fn start(&self, capability: &str, input: &Value) -> Value {
+    pub fn start(&self, capability: &str, input: &Value) -> Value {
         let body = json!({ "capability": capability, "input": input });
         let answer = self.post("/api/v1/executions/start", &body);
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -51,17 +51,18 @@ impl Served {
 
     /// Starts a capability without any input and returns its id.
     #[track_caller]
-    fn started(&self, capability: &str) -> String {
+    pub fn started(&self, capability: &str) -> String {
         self.start(capability, &json!({}))["id"].as_str().expect("an id").to_owned()
     }
 
-    fn snapshot(&self, id: &str) -> Value {
+    /// Returns an execution's snapshot.
+    pub fn snapshot(&self, id: &str) -> Value {
         self.get(&format!("/api/v1/executions/get?id={id}")).json()
     }
 
     /// Waits until an execution is in a state.
     #[track_caller]
-    fn until(&self, id: &str, state: &str) -> Value {
+    pub fn until(&self, id: &str, state: &str) -> Value {
         until(&format!("{id} to be {state}"), || {
             let snapshot = self.snapshot(id);
             let is = snapshot["state"] == state;
@@ -72,34 +73,38 @@ impl Served {
 
     /// Waits until an execution has begun to print.
     #[track_caller]
-    fn until_begun(&self, id: &str) -> Value {
+    pub fn until_begun(&self, id: &str) -> Value {
         until(&format!("{id} to print"), || {
             let snapshot = self.until(id, "running");
             (snapshot["last_sequence"].as_u64() > Some(3)).then_some(snapshot)
         })
     }
 
-    fn types(&self, id: &str) -> Vec<String> {
+    /// Returns the types of an execution's events.
+    pub fn types(&self, id: &str) -> Vec<String> {
         let page = self.get(&format!("/api/v1/executions/events?id={id}")).json();
         let events = page["events"].as_array().cloned().unwrap_or_default();
         events.iter().map(|event| event["type"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    fn logs(&self, id: &str) -> Vec<String> {
+    /// Returns the lines of an execution.
+    pub fn logs(&self, id: &str) -> Vec<String> {
         let page = self.get(&format!("/api/v1/executions/events?id={id}")).json();
         let events = page["events"].as_array().cloned().unwrap_or_default();
         let logs = events.iter().filter(|event| event["type"] == "execution.log");
         logs.map(|log| log["data"]["message"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    fn cancel(&self, id: &str, force: bool) -> Value {
+    /// Cancels an execution.
+    pub fn cancel(&self, id: &str, force: bool) -> Value {
         let answer = self.post("/api/v1/executions/cancel", &json!({ "id": id, "force": force }));
         assert_eq!(answer.status, 200, "{answer:?}");
         answer.json()
     }
 }
 
-fn worker_of(snapshot: &Value) -> u32 {
+/// Returns the worker of an execution.
+pub fn worker_of(snapshot: &Value) -> u32 {
     let pid = snapshot["worker"]["pid"].as_u64().expect("its worker is named");
     pid.try_into().expect("a pid")
 }
@@ -110,7 +115,7 @@ fn signal(pid: u32, signal: Signal) {
 }
 
 /// Returns the living workers of a broker.
-fn workers(broker: &Running) -> Vec<u32> {
+pub fn workers(broker: &Running) -> Vec<u32> {
     // A child is listed with the thread that made it.
     let threads = std::fs::read_dir(format!("/proc/{}/task", broker.pid()));
     let lists =

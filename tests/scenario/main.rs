@@ -6,6 +6,7 @@
 mod broker;
 mod cancel;
 mod cli;
+mod handlers;
 mod load;
 mod locks;
 mod lost;

@@ -11,7 +11,8 @@ use crate::{checkout, shell};
 fn declared(checkout: &Checkout) -> Vec<String> {
     let list = checkout.json(["capabilities", "list"]);
     let all = list["capabilities"].as_array().expect("a list");
-    all.iter().filter_map(|one| one["id"].as_str().map(str::to_owned)).collect()
+    let processes = all.iter().filter(|one| one["kind"] == "process");
+    processes.filter_map(|one| one["id"].as_str().map(str::to_owned)).collect()
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! meet. Whatever a test started ends with it. Nothing sleeps to wait for a fact: [`until`] asks
 //! for it again and again, up to a generous deadline.
 
+pub mod handlers;
 pub mod wire;
 
 use std::fs;

@@ -1,38 +1,39 @@
-//! The drive: carries one process call out, from its first event to its last acknowledgement.
+//! The drive: carries one call out, from its first event to its last acknowledgement.
 //!
-//! A shell around the session and the escalation: one loop that hands them what the process, the
+//! A shell around the session and the escalation: one loop that hands them what the work, the
 //! broker, the person in front of it and the clock bring, and does what they ask. The rule: the
-//! process is never slowed down or stopped because a broker is slow, stopped or gone, and nothing
-//! of it is left running. What an end means is decided in [`verdict`], not here.
+//! work is never slowed down or stopped because a broker is slow, stopped or gone, and nothing
+//! of a process is left running; a handler that does not stop takes its process with it. What an
+//! end means is decided in [`verdict`], not here.
 
+mod call;
+mod handling;
+mod processing;
 mod sampler;
 #[cfg(test)]
 mod tests;
 pub mod verdict;
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::ffi::OsString;
 use std::time::Duration;
 
-use reeve_protocol::event::{ChildEvent, Severity};
+use reeve_protocol::event::Severity;
 use reeve_protocol::peer::{self, Hello, Role};
-use reeve_protocol::snapshot::Description;
-use reeve_protocol::{Code, ExecutionId, Fault, Kind, Limits, Now, Snapshot, State};
+use reeve_protocol::{Code, Fault, Kind, Now, Snapshot, State};
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::clock::{self, Clock};
+pub use call::{Call, HandlerCall, ProcessCall, Work};
+
+use crate::clock::Clock;
+use crate::handler::Report;
 use crate::link::{Discover, Link, LinkEvent};
-use crate::process::env::{self, Mark};
-use crate::process::escalate::{self, Ask, Escalation};
-use crate::process::{
-    ChildOutput, Exit, Member, OutputMode, Running, Spec, StdinSource, Tree, resolve_program,
-};
+use crate::process::{ChildOutput, Escalation, Exit, Member, Running, Spec, Tree};
 use crate::session::{self};
 use crate::session::{Ended, Local, Notice, Reported, Session};
+use handling::Handling;
 use sampler::Sampler;
 use verdict::Stop;
 
@@ -45,60 +46,6 @@ const MOMENT: Duration = Duration::from_millis(500);
 const TERMINAL: &str = "terminal";
 /// Processes that one diagnostic names.
 const NAMED_MAX: usize = 10;
-
-/// One call of a process capability.
-#[derive(Clone, Debug)]
-pub struct Call {
-    /// Its name, minted by the caller.
-    pub execution: ExecutionId,
-    /// What it is.
-    pub description: Description,
-    /// What is run.
-    pub process: ProcessCall,
-    /// The bounds until a broker says its own.
-    pub limits: Limits,
-    /// What kind of worker this is: `run`, `exec`, `pool`.
-    pub role: String,
-    /// The version of this program.
-    pub build: String,
-    /// Spreads the attempts to reach a broker.
-    pub seed: u64,
-    /// Whether nothing may begin that a broker has not granted.
-    pub bound: bool,
-}
-
-/// What a process call runs.
-#[derive(Clone, Debug)]
-pub struct ProcessCall {
-    /// The program, as its capability names it.
-    pub program: OsString,
-    /// The arguments after `argv[0]`.
-    pub args: Vec<OsString>,
-    /// The directory it starts in, absolute.
-    pub cwd: PathBuf,
-    /// The root of the checkout.
-    pub checkout: PathBuf,
-    /// The variables of the caller.
-    pub env_caller: Vec<(OsString, OsString)>,
-    /// Which of them are taken over, beside the base set; `*` alone takes all.
-    pub env_allow: Vec<String>,
-    /// Variables that are set.
-    pub env_set: BTreeMap<String, String>,
-    /// What it reads on its standard input.
-    pub stdin: StdinSource,
-    /// Where its output goes.
-    pub output: OutputMode,
-    /// Whether it gets a descriptor for events.
-    pub events: bool,
-    /// Our own executable, needed for a terminal only.
-    pub launcher: Option<PathBuf>,
-    /// Whether to give it a cgroup, where one can be made.
-    pub cgroup: bool,
-    /// How long after SIGTERM its tree is killed.
-    pub grace: Duration,
-    /// How long it may run.
-    pub timeout: Option<Duration>,
-}
 
 /// What connects a drive to whoever called it.
 pub struct Hooks<'a> {
@@ -131,8 +78,11 @@ pub struct Outcome {
     pub reported: Reported,
     /// The fold of everything that was numbered here.
     pub snapshot: Snapshot,
-    /// Whether nothing of it is left that a further call in this process could meet.
-    pub reusable: bool,
+    /// Whether something of its tree could not be ended.
+    pub survived: bool,
+    /// Whether a handler that ignored its flag still runs in this process: it is good for nothing
+    /// else any more and has to end.
+    pub abandoned: bool,
 }
 
 /// Runs one call to its end, on a current-thread runtime with time and I/O.
@@ -155,7 +105,7 @@ pub async fn run(call: Call, hooks: Hooks<'_>) -> Outcome {
         on_notice,
         paused,
         interrupts: Interrupts { rx: interrupts, count: 0, impatient: false },
-        work: Work::Waiting,
+        phase: Phase::Waiting,
         escalation: Escalation::new(),
         stop: Stop::No,
         by_now: None,
@@ -164,6 +114,7 @@ pub async fn run(call: Call, hooks: Hooks<'_>) -> Outcome {
         survived: false,
         output: None,
         ended: None,
+        abandoned: false,
         continued: signal(SignalKind::from_raw(Signal::CONT.as_raw())).ok(),
         wait: Wait::default(),
         call,
@@ -195,10 +146,10 @@ struct Drive<'a> {
     on_notice: Box<dyn FnMut(Notice) + 'a>,
     paused: Box<dyn Fn() -> bool + 'a>,
     interrupts: Interrupts,
-    work: Work,
+    phase: Phase,
     escalation: Escalation,
     stop: Stop,
-    /// Until when the process may run.
+    /// Until when the work may run.
     by_now: Option<Duration>,
     sampler: Sampler,
     exit: Option<Exit>,
@@ -207,6 +158,8 @@ struct Drive<'a> {
     output: Option<Value>,
     /// How the execution was ended before this worker began.
     ended: Option<Ended>,
+    /// Whether a handler is waited for no longer.
+    abandoned: bool,
     /// Tells that this process continued after a signal had stopped it.
     continued: Option<Signals>,
     /// The longest wait that ended a moment ago: where a stop was in it, it hid there.
@@ -233,24 +186,35 @@ struct Interrupts {
     impatient: bool,
 }
 
-/// Where the process stands.
-enum Work {
+/// Where the work stands.
+enum Phase {
     /// It may not begin yet.
     Waiting,
-    /// `started` is written; the process comes next.
-    Entered(Box<Spec>),
-    /// It runs.
+    /// `started` is written; the work comes next.
+    Entered(Box<Entry>),
+    /// A process runs.
     Running(Box<Running>),
     /// Its first process has ended; others of its tree may use the rest of their grace.
     Ending { tree: Tree, until: Duration, look_at: Duration },
-    /// Nothing runs any more.
+    /// A handler runs.
+    Handling(Handling),
+    /// Nothing runs any more, or is waited for.
     Over,
+}
+
+/// Work that passed every check.
+enum Entry {
+    /// A process, and the program as its capability names it.
+    Process(Spec, OsString),
+    /// A handler.
+    Handler(HandlerCall),
 }
 
 /// What woke the drive.
 enum Woken {
     Link(LinkEvent),
     Child(Option<ChildOutput>),
+    Reports(Vec<Report>),
     Interrupt,
     Continued,
     Timer,
@@ -260,10 +224,10 @@ impl Drive<'_> {
     /// Does what is asked and waits for the next thing; returns whether more is to come.
     async fn turn(&mut self) -> bool {
         self.perform();
-        if matches!(self.work, Work::Entered(_)) {
+        if matches!(self.phase, Phase::Entered(_)) {
             // The word of it goes out before the deed.
             tokio::task::yield_now().await;
-            self.launch();
+            self.go();
             self.perform();
         }
         if self.is_done() {
@@ -280,6 +244,7 @@ impl Drive<'_> {
             Woken::Link(event) => self.on_link(event, now),
             Woken::Child(Some(output)) => self.on_child(output, now),
             Woken::Child(None) => self.on_end(now).await,
+            Woken::Reports(reports) => self.on_reports(reports, now),
             Woken::Interrupt => self.on_interrupt(now),
             Woken::Continued => self.on_continued(now),
             Woken::Timer => {}
@@ -299,7 +264,7 @@ impl Drive<'_> {
     }
 
     async fn wake(&mut self) -> Woken {
-        let running = matches!(self.work, Work::Running(_));
+        let running = matches!(self.phase, Phase::Running(_) | Phase::Handling(_));
         let shown_later = running && self.stop == Stop::No && (self.paused)();
         let again = shown_later.then(|| self.clock.now().mono + LOOK);
         let deadline = self.deadline().into_iter().chain(again).min();
@@ -317,14 +282,16 @@ impl Drive<'_> {
                 None => std::future::pending().await,
             }
         };
-        let child = async {
-            match &mut self.work {
-                Work::Running(running) if !paused => running.next().await,
-                Work::Waiting
-                | Work::Entered(_)
-                | Work::Running(_)
-                | Work::Ending { .. }
-                | Work::Over => std::future::pending().await,
+        let work = async {
+            match &mut self.phase {
+                Phase::Running(running) if !paused => Woken::Child(running.next().await),
+                Phase::Handling(handling) if !paused => Woken::Reports(handling.next().await),
+                Phase::Waiting
+                | Phase::Entered(_)
+                | Phase::Running(_)
+                | Phase::Handling(_)
+                | Phase::Ending { .. }
+                | Phase::Over => std::future::pending().await,
             }
         };
         tokio::select! {
@@ -332,30 +299,24 @@ impl Drive<'_> {
             event = self.link.next() => Woken::Link(event),
             Some(()) = self.interrupts.rx.recv() => Woken::Interrupt,
             Some(()) = continued => Woken::Continued,
-            output = child => Woken::Child(output),
+            woken = work => woken,
         }
     }
 
     fn deadline(&self) -> Option<Duration> {
-        let running = matches!(self.work, Work::Running(_));
-        let look_at = match &self.work {
-            Work::Ending { look_at, .. } => Some(*look_at),
-            Work::Waiting | Work::Entered(_) | Work::Running(_) | Work::Over => None,
+        let of_work = match &self.phase {
+            Phase::Running(_) => {
+                [self.by_now, self.escalation.poll_timeout(), Some(self.sampler.due())]
+            }
+            Phase::Handling(handling) => [self.by_now, handling.give_up_at(), None],
+            Phase::Ending { look_at, .. } => [Some(*look_at), None, None],
+            Phase::Waiting | Phase::Entered(_) | Phase::Over => [None; 3],
         };
-        [
-            self.session.poll_timeout(),
-            look_at,
-            self.by_now.filter(|_| running),
-            self.escalation.poll_timeout().filter(|_| running),
-            running.then(|| self.sampler.due()),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        of_work.into_iter().chain([self.session.poll_timeout()]).flatten().min()
     }
 
     fn is_done(&self) -> bool {
-        let over = matches!(self.work, Work::Over);
+        let over = matches!(self.phase, Phase::Over);
         self.ended.is_some() || over && (self.session.is_done() || self.interrupts.impatient)
     }
 
@@ -373,8 +334,8 @@ impl Drive<'_> {
                 session::Effect::Begin => self.begin(),
                 session::Effect::Cancel { force, .. } => self.on_cancel(force),
                 session::Effect::Fenced(ended) => {
-                    if matches!(self.work, Work::Waiting | Work::Entered(_)) {
-                        self.work = Work::Over;
+                    if matches!(self.phase, Phase::Waiting | Phase::Entered(_)) {
+                        self.phase = Phase::Over;
                         self.ended = Some(ended);
                     }
                 }
@@ -384,15 +345,21 @@ impl Drive<'_> {
 
     /// Enters the work: what cannot run is refused before, and nothing has happened then.
     fn begin(&mut self) {
-        if !matches!(self.work, Work::Waiting) {
+        if !matches!(self.phase, Phase::Waiting) {
             return;
         }
-        let spec = match self.spec() {
-            Ok(spec) => spec,
+        let entry = match &self.call.work {
+            Work::Process(process) => {
+                self.spec(process).map(|(spec, declared)| Entry::Process(spec, declared))
+            }
+            Work::Handler(handler) => Ok(Entry::Handler(handler.clone())),
+        };
+        let entry = match entry {
+            Ok(entry) => entry,
             Err(error) => return self.finish(Kind::Failed { error: *error, receipt: None }),
         };
         match self.session.emit(Kind::Started {}, self.clock.now()) {
-            Ok(()) => self.work = Work::Entered(Box::new(spec)),
+            Ok(()) => self.phase = Phase::Entered(Box::new(entry)),
             Err(refused) => {
                 let error = Fault::new(Code::Internal, refused.to_string());
                 let error = error.about(self.call.execution);
@@ -401,72 +368,13 @@ impl Drive<'_> {
         }
     }
 
-    /// Starts the process.
-    fn launch(&mut self) {
-        let Work::Entered(spec) = std::mem::replace(&mut self.work, Work::Over) else { return };
-        match Running::spawn(*spec, clock::wall) {
-            Ok(mut running) => {
-                let leader = running.tree().leader();
-                let pgid = u32::try_from(leader.pid).expect("a pid is positive");
-                let tree = peer::Tree { pgid, start_ticks: leader.start_ticks };
-                let now = self.clock.now();
-                self.session.handle_tree(tree, now);
-                self.by_now = self.call.process.timeout.map(|timeout| now.mono + timeout);
-                self.sampler.start(now.mono);
-                self.work = Work::Running(Box::new(running));
-            }
-            Err(error) => {
-                let error = verdict::not_started(&self.call.process.program, &error)
-                    .about(self.call.execution);
-                self.finish(Kind::Failed { error, receipt: None });
-            }
+    /// Does what was entered.
+    fn go(&mut self) {
+        let Phase::Entered(entry) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
+        match *entry {
+            Entry::Process(spec, declared) => self.launch(spec, &declared),
+            Entry::Handler(call) => self.enter(call),
         }
-    }
-
-    /// Returns what the process is started with; refuses what cannot run at all.
-    fn spec(&self) -> Result<Spec, Box<Fault>> {
-        let process = &self.call.process;
-        let mark = Mark {
-            execution: self.call.execution,
-            fence: self.session.fence().unwrap_or_default(),
-            checkout: process.checkout.as_os_str(),
-        };
-        let caller = process.env_caller.iter().cloned();
-        let env = env::environment(caller, &process.env_allow, &process.env_set, mark);
-        let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
-        let refuse =
-            |message: String| Box::new(verdict::unusable(message).about(self.call.execution));
-        if !process.cwd.is_dir() {
-            return Err(refuse(format!("{} is not a directory", self.shown(&process.cwd))));
-        }
-        let real = std::fs::canonicalize(&process.cwd).unwrap_or_else(|_| process.cwd.clone());
-        let root = std::fs::canonicalize(&process.checkout);
-        if root.is_ok_and(|root| !real.starts_with(root)) {
-            let cwd = self.shown(&process.cwd);
-            return Err(refuse(format!("{cwd} leads out of the checkout")));
-        }
-        let program: &OsStr = &process.program;
-        let program = resolve_program(program, path, &process.cwd)
-            .map_err(|error| refuse(verdict::no_program(&process.program, &error)))?;
-        Ok(Spec {
-            program,
-            args: process.args.clone(),
-            cwd: process.cwd.clone(),
-            env,
-            stdin: process.stdin.clone(),
-            output: process.output,
-            events: process.events,
-            line_chars: self.call.limits.max_line_chars,
-            launcher: process.launcher.clone(),
-            cgroup: process.cgroup,
-        })
-    }
-
-    /// Returns a path as others may see it: relative to the checkout.
-    fn shown(&self, path: &std::path::Path) -> String {
-        let relative = path.strip_prefix(&self.call.process.checkout).unwrap_or(path);
-        let shown = relative.display().to_string();
-        if shown.is_empty() { ".".to_owned() } else { shown }
     }
 
     fn on_link(&mut self, event: LinkEvent, now: Now) {
@@ -478,45 +386,34 @@ impl Drive<'_> {
         }
     }
 
-    fn on_child(&mut self, output: ChildOutput, now: Now) {
-        match output {
-            ChildOutput::Log(chunk) => self.note(|session| session.emit_log(chunk, now)),
-            ChildOutput::Said(events) => {
-                for event in events {
-                    match event {
-                        ChildEvent::Kind(kind) => self.note(|session| session.emit(kind, now)),
-                        ChildEvent::Output(value) => self.output = Some(value),
-                    }
-                }
-            }
-            ChildOutput::Exited(exit) => self.exit = Some(exit),
-        }
-    }
-
     fn on_interrupt(&mut self, now: Now) {
         self.interrupts.count += 1;
-        self.interrupts.impatient |= matches!(self.work, Work::Over);
+        self.interrupts.impatient |= matches!(self.phase, Phase::Over);
         self.session.handle_cancel(TERMINAL, self.interrupts.count > 1, now);
     }
 
     fn on_cancel(&mut self, force: bool) {
         let now = self.clock.now().mono;
-        let grace = if force { Duration::ZERO } else { self.call.process.grace };
-        match &mut self.work {
-            Work::Waiting | Work::Entered(_) => self.finish(Kind::Cancelled { receipt: None }),
-            Work::Running(_) => {
+        let grace = if force { Duration::ZERO } else { self.call.work.grace() };
+        match &mut self.phase {
+            Phase::Waiting | Phase::Entered(_) => self.finish(Kind::Cancelled { receipt: None }),
+            Phase::Running(_) => {
                 self.stop = self.stop.or(Stop::Cancelled);
                 self.escalation.handle_cancel(now, grace);
             }
-            Work::Ending { until, .. } => *until = (*until).min(now + grace),
-            Work::Over => {}
+            Phase::Ending { until, .. } => *until = (*until).min(now + grace),
+            Phase::Handling(handling) => {
+                self.stop = self.stop.or(Stop::Cancelled);
+                handling.ask_to_stop(now, grace);
+            }
+            Phase::Over => {}
         }
     }
 
     /// Does what is due.
     async fn on_time(&mut self, now: Now) {
         self.session.handle_timeout(now);
-        if let Work::Running(running) = &mut self.work {
+        if let Phase::Running(running) = &mut self.phase {
             if self.sampler.due() <= now.mono
                 && let Some(kind) = self.sampler.sample(running.tree().usage(), now.mono)
             {
@@ -525,94 +422,21 @@ impl Drive<'_> {
             if self.by_now.is_some_and(|at| at <= now.mono) {
                 self.by_now = None;
                 self.stop = self.stop.or(Stop::TimedOut);
-                self.escalation.handle_cancel(now.mono, self.call.process.grace);
+                self.escalation.handle_cancel(now.mono, self.call.work.grace());
             }
             self.escalation.handle_timeout(now.mono);
             self.escalate(now).await;
         }
-        if let Work::Ending { look_at, .. } = &self.work
+        self.on_handler_time(now);
+        if let Phase::Ending { look_at, .. } = &self.phase
             && *look_at <= now.mono
         {
             self.on_look(now).await;
         }
     }
 
-    /// Does to the tree what the escalation asks for.
-    async fn escalate(&mut self, now: Now) {
-        while let Some(effect) = self.escalation.poll_effect() {
-            let Work::Running(running) = &mut self.work else { return };
-            match effect {
-                escalate::Effect::SignalTree(Ask::Term) => running.tree().signal(Signal::TERM),
-                escalate::Effect::SignalTree(Ask::Int) => running.tree().signal(Signal::INT),
-                escalate::Effect::KillTree => {
-                    if running.tree().kill().await.is_empty() {
-                        self.escalation.handle_empty();
-                    }
-                }
-                escalate::Effect::Done if running.tree().is_empty() => {}
-                escalate::Effect::Done => {
-                    let Work::Running(running) = std::mem::replace(&mut self.work, Work::Over)
-                    else {
-                        return;
-                    };
-                    let survivors = running.into_tree().leave();
-                    self.conclude(survivors, now);
-                }
-            }
-        }
-    }
-
-    /// The first process has ended and was read out.
-    async fn on_end(&mut self, now: Now) {
-        let Work::Running(running) = std::mem::replace(&mut self.work, Work::Over) else { return };
-        let tree = running.into_tree();
-        let until = match self.stop {
-            Stop::No => now.mono,
-            // Asked to stop: the others have what is left of the grace.
-            Stop::Cancelled | Stop::TimedOut => self.escalation.poll_timeout().unwrap_or(now.mono),
-        };
-        self.work = Work::Ending { tree, until, look_at: now.mono };
-    }
-
-    /// Ends what is left of the tree, when its time is over.
-    async fn on_look(&mut self, now: Now) {
-        let Work::Ending { mut tree, until, .. } = std::mem::replace(&mut self.work, Work::Over)
-        else {
-            return;
-        };
-        let members = tree.members();
-        if !members.is_empty() && now.mono < until {
-            let look_at = (now.mono + LOOK).min(until);
-            self.work = Work::Ending { tree, until, look_at };
-            return;
-        }
-        if !members.is_empty() && self.stop == Stop::No {
-            let summary = format!("processes outlived it and were ended: {}", named(&members));
-            self.diagnose("leftover", summary, now);
-        }
-        let survivors = if members.is_empty() { members } else { tree.kill().await };
-        if !survivors.is_empty() {
-            tree.leave();
-        }
-        self.conclude(survivors, self.clock.now());
-    }
-
-    /// Nothing more can be done to the tree: reports it and the end.
-    fn conclude(&mut self, survivors: Vec<Member>, now: Now) {
-        if !survivors.is_empty() {
-            self.survived = true;
-            let summary = format!("processes could not be ended: {}", named(&survivors));
-            self.diagnose("survivor", summary, now);
-        }
-        let names = survivors.iter().map(|member| format!("{} {}", member.pid, member.comm));
-        self.session.handle_released(names.collect(), now);
-        let timeout = self.call.process.timeout;
-        let end = verdict::of(self.exit, self.stop, timeout, self.output.take());
-        self.finish(verdict::about(end, self.call.execution));
-    }
-
     fn finish(&mut self, kind: Kind) {
-        self.work = Work::Over;
+        self.phase = Phase::Over;
         if let Kind::Completed { output, .. } = &kind {
             self.output = Some(output.clone());
         }
@@ -648,18 +472,7 @@ impl Drive<'_> {
         let output = self.output.filter(|_| state == State::Succeeded);
         let snapshot = self.session.snapshot().clone();
         self.link.close("done").await;
-        let reusable = !self.survived;
-        Outcome { state, exit: self.exit, error, output, reported, snapshot, reusable }
+        let (survived, abandoned) = (self.survived, self.abandoned);
+        Outcome { state, exit: self.exit, error, output, reported, snapshot, survived, abandoned }
     }
-}
-
-fn named(members: &[Member]) -> String {
-    let named: Vec<String> = members
-        .iter()
-        .take(NAMED_MAX)
-        .map(|member| format!("{} (pid {})", member.comm, member.pid))
-        .collect();
-    let more = members.len().saturating_sub(NAMED_MAX);
-    let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
-    named.join(", ") + &tail
 }

@@ -2,13 +2,13 @@
 
 use reeve_protocol::Descriptor;
 use reeve_protocol::id::CapabilityId;
-use reeve_protocol::manifest;
 use reeve_protocol::stream::Op;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Here, block_on, broker, run};
+use super::registry::{self, Declared};
+use super::{Here, block_on, broker, plan};
 use crate::failure::{Exit, Failure};
-use crate::manifest_file::{self, ManifestFileError};
+use crate::manifest_file::ManifestFileError;
 use crate::render;
 use crate::ui::{Format, Paint, Ui};
 
@@ -39,7 +39,7 @@ pub(super) fn run(ui: &mut Ui, here: &Here, command: CapabilitiesCommand) -> Res
             let found = descriptors
                 .iter()
                 .find(|descriptor| descriptor.id == id)
-                .ok_or_else(|| run::not_declared(&id, descriptors.iter().map(|it| &it.id)))?;
+                .ok_or_else(|| plan::not_declared(&id, descriptors.iter().map(|it| &it.id)))?;
             show(ui, found);
         }
     }
@@ -55,22 +55,16 @@ fn declared(ui: &mut Ui, here: &Here) -> Result<Value, Failure> {
     if let Some(answer) = answer {
         return Ok(answer);
     }
-    let mut descriptors = manifest::builtin();
-    let mut digest = String::new();
-    match manifest_file::load(&here.place, false) {
-        Ok(loaded) => {
-            loaded.warnings.iter().for_each(|warning| ui.warn(warning));
-            digest = loaded.manifest.digest;
-            descriptors.extend(loaded.manifest.capabilities.into_values());
-        }
-        Err(ManifestFileError::Missing(_)) => {
+    let Declared { loaded, warnings, error } = registry::read(&here.place, &here.handlers);
+    warnings.iter().for_each(|warning| ui.warn(warning));
+    match error {
+        None => {}
+        Some(ManifestFileError::Missing(_)) => {
             ui.note("there is no reeve.toml; `reeve init` makes one");
         }
-        Err(error) => return Err(error.into()),
+        Some(error) => return Err(error.into()),
     }
-    Ok(json!({
-        "count": descriptors.len(), "capabilities": descriptors, "problems": [], "digest": digest,
-    }))
+    Ok(registry::told(&loaded))
 }
 
 fn list(ui: &mut Ui, answer: &Value, descriptors: &[Descriptor]) {

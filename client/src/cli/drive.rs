@@ -6,14 +6,15 @@ use std::io::IsTerminal;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use reeve_worker::drive::{self, Call, Hooks, Outcome, ProcessCall};
+use reeve_worker::drive::{self, Call, HandlerCall, Hooks, Outcome, ProcessCall, Work};
 use reeve_worker::process::{OutputMode, StdinSource};
 use reeve_worker::session::Local;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::block_on;
-use super::run::{Driven, PlannedCall, Shown};
+use super::plan::{PlannedCall, PlannedProcess, PlannedWork};
+use super::run::{Driven, Shown};
 use crate::checkout;
 use crate::failure::{Exit, Failure};
 use crate::writer::Backlog;
@@ -52,48 +53,56 @@ pub(super) fn drive_call(
     driven(outcome)
 }
 
+/// Makes what the worker carries out of what was planned.
 pub(super) fn worker_call(call: &PlannedCall) -> Result<Call, Failure> {
-    let mut argv = call.argv.iter().map(OsString::from);
-    let program = argv.next().ok_or_else(|| Failure::new(Exit::Usage, "no program is named"))?;
-    let stdin = match &call.stdin {
-        Some(value) => StdinSource::Bytes(
-            serde_json::to_vec(value)
-                .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?,
-        ),
-        // What is typed at a terminal goes to the group in front of it, and the child leads its own.
-        None if call.all_env && !call.process.pty && !std::io::stdin().is_terminal() => {
-            StdinSource::Inherit
-        }
-        None => StdinSource::Null,
-    };
-    let (rows, cols) = PTY_SIZE;
-    let output =
-        if call.process.pty { OutputMode::Pty { rows, cols } } else { OutputMode::Capture };
-    let process = ProcessCall {
-        program,
-        args: argv.collect(),
-        cwd: call.cwd.clone(),
-        checkout: call.checkout.clone(),
-        env_caller: std::env::vars_os().collect(),
-        env_allow: call.process.env_allow.clone(),
-        env_set: call.process.env_set.clone(),
-        stdin,
-        output,
-        events: true,
-        launcher: call.process.pty.then(std::env::current_exe).and_then(Result::ok),
-        cgroup: std::env::var_os(CGROUP).is_some_and(|value| value == "1"),
-        grace: Duration::from_millis(call.process.cancel_grace_ms),
-        timeout: call.timeout,
+    let work = match &call.work {
+        PlannedWork::Process(process) => Work::Process(process_call(call, process)?),
+        PlannedWork::Handler(handler) => Work::Handler(HandlerCall::clone(handler)),
     };
     Ok(Call {
         execution: call.id,
         description: call.description.clone(),
-        process,
+        work,
         limits: call.limits.clone(),
         role: call.role.to_owned(),
         build: env!("CARGO_PKG_VERSION").to_owned(),
         seed: u64::from(std::process::id()),
         bound: false,
+    })
+}
+
+fn process_call(call: &PlannedCall, planned: &PlannedProcess) -> Result<ProcessCall, Failure> {
+    let process = &planned.process;
+    let mut argv = planned.argv.iter().map(OsString::from);
+    let program = argv.next().ok_or_else(|| Failure::new(Exit::Usage, "no program is named"))?;
+    let stdin = match &planned.stdin {
+        Some(value) => StdinSource::Bytes(
+            serde_json::to_vec(value)
+                .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?,
+        ),
+        // What is typed at a terminal goes to the group in front of it, and the child leads its own.
+        None if planned.all_env && !process.pty && !std::io::stdin().is_terminal() => {
+            StdinSource::Inherit
+        }
+        None => StdinSource::Null,
+    };
+    let (rows, cols) = PTY_SIZE;
+    let output = if process.pty { OutputMode::Pty { rows, cols } } else { OutputMode::Capture };
+    Ok(ProcessCall {
+        program,
+        args: argv.collect(),
+        cwd: planned.cwd.clone(),
+        checkout: call.place.root.clone(),
+        env_caller: std::env::vars_os().collect(),
+        env_allow: process.env_allow.clone(),
+        env_set: process.env_set.clone(),
+        stdin,
+        output,
+        events: true,
+        launcher: process.pty.then(std::env::current_exe).and_then(Result::ok),
+        cgroup: std::env::var_os(CGROUP).is_some_and(|value| value == "1"),
+        grace: Duration::from_millis(process.cancel_grace_ms),
+        timeout: planned.timeout,
     })
 }
 

@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::Here;
 use super::drive::drive_call;
-use super::run::{PlannedCall, describe, finish, mint, undeclared};
+use super::plan::{Asked, PlannedCall, PlannedProcess, PlannedWork, describe, undeclared};
+use super::run::finish;
 use crate::failure::{Exit, Failure};
 use crate::ui::Ui;
 
@@ -45,19 +46,20 @@ fn plan(here: &Here, args: ExecArgs) -> Result<PlannedCall, Failure> {
     let title = args.title.unwrap_or_else(|| args.command.join(" "));
     descriptor.title = sanitise::text(&title, TITLE_CHARS);
     let process = undeclared(&args.command, args.pty);
-    let input = json!({});
+    let asked = Asked::here(args.id, "exec")?;
     Ok(PlannedCall {
-        id: args.id.map_or_else(mint, Ok)?,
-        role: "exec",
-        description: describe(here, &descriptor, process.cancel_grace_ms, &input)?,
-        argv: args.command,
-        cwd: here.dir.clone(),
-        process,
-        stdin: None,
-        all_env: true,
-        checkout: here.place.root.clone(),
+        id: asked.id,
+        role: asked.role,
+        description: describe(here, &descriptor, process.cancel_grace_ms, json!({}), asked),
+        work: PlannedWork::Process(Box::new(PlannedProcess {
+            argv: args.command,
+            cwd: here.dir.clone(),
+            process,
+            stdin: None,
+            all_env: true,
+            timeout: None,
+        })),
         place: here.place.clone(),
-        timeout: None,
         limits: Limits::default(),
     })
 }

@@ -1,25 +1,17 @@
 //! `reeve run`: carries out a declared capability in this process, and shows it.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::Duration;
-
-use reeve_protocol::capability::{Process, Stdin};
-use reeve_protocol::fault::{Code, Fault, Stage};
+use reeve_protocol::fault::Fault;
 use reeve_protocol::id::{CapabilityId, ExecutionId, Seq};
-use reeve_protocol::input;
-use reeve_protocol::limits::Limits;
-use reeve_protocol::manifest::{self, Manifest};
-use reeve_protocol::snapshot::{Actor, ActorKind, Description};
-use reeve_protocol::{Descriptor, Entry, State};
+use reeve_protocol::manifest::Manifest;
+use reeve_protocol::{Entry, State};
 use serde_json::Value;
 
 use super::drive::{drive_call, until_written};
+use super::plan::{self, Asked, PlannedCall, not_declared, plan_of};
 use super::{Here, input as call_input};
-use crate::clock;
 use crate::failure::{Exit, Failure};
 use crate::live::Live;
-use crate::manifest_file;
+use crate::manifest_file::{self, ManifestFileError};
 use crate::ui::{Format, Ui};
 
 /// Run a declared capability
@@ -52,126 +44,50 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: RunArgs) -> Result<Exit, Failu
     if args.quiet {
         ui.be_quiet();
     }
-    let loaded = manifest_file::load(&here.place, args.trust_writable)?;
-    for warning in &loaded.warnings {
-        ui.warn(warning);
-    }
-    let planned = plan(here, &loaded.manifest, &args)?;
+    let manifest = manifest_of(ui, here, &args)?;
+    let planned = plan(here, &manifest, &args)?;
     finish(ui, drive_call, planned)
+}
+
+/// Reads the manifest; a handler can be called without one, and beside one that is wrong.
+fn manifest_of(ui: &mut Ui, here: &Here, args: &RunArgs) -> Result<Manifest, Failure> {
+    let of_handler = here.handlers.contains(&args.capability);
+    match manifest_file::load(&here.place, &here.handlers, args.trust_writable) {
+        Ok(loaded) => {
+            for warning in &loaded.warnings {
+                ui.warn(warning);
+            }
+            Ok(loaded.manifest)
+        }
+        Err(ManifestFileError::Missing(_)) if of_handler => Ok(Manifest::empty()),
+        Err(error) if of_handler => {
+            ui.warn(Failure::from(error).message);
+            Ok(Manifest::empty())
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Resolves, decodes and validates the call; nothing has run when this refuses.
 fn plan(here: &Here, manifest: &Manifest, args: &RunArgs) -> Result<PlannedCall, Failure> {
+    let limits = &manifest.limits;
+    let asked = Asked::here(args.id, "run")?;
+    let gathered = |schema: &Value| {
+        call_input::gather(args.input.as_deref(), &args.set, schema, limits.max_value_bytes)
+    };
+    if let Some(handler) = here.handlers.get(&args.capability) {
+        let descriptor = handler.descriptor().map_err(|bad| plan::broken(&bad))?;
+        let value = handler.validate(gathered(&descriptor.input)?)?;
+        return Ok(plan_of(here, &descriptor, value, limits, asked)?);
+    }
+    let declared = manifest.capabilities.keys().chain(here.handlers.ids());
     let descriptor = manifest
         .capabilities
         .get(&args.capability)
-        .ok_or_else(|| not_declared(&args.capability, manifest.capabilities.keys()))?;
-    let not_ready = || Failure::new(Exit::Refused, format!("{} cannot be run here", descriptor.id));
-    let ready = manifest.ready.get(&args.capability).ok_or_else(not_ready)?;
-    let limits = manifest.limits.clone();
-    let value = call_input::gather(
-        args.input.as_deref(),
-        &args.set,
-        &descriptor.input,
-        limits.max_value_bytes,
-    )?;
-    let value = ready.validator.validate(value)?;
-    let process = descriptor.process.as_ref().ok_or_else(not_ready)?;
-    let template = ready.template.as_ref().ok_or_else(not_ready)?;
-    let argv = input::argv(template, &value)?;
-    Ok(PlannedCall {
-        id: args.id.map_or_else(mint, Ok)?,
-        role: "run",
-        description: describe(here, descriptor, process.cancel_grace_ms, &value)?,
-        argv,
-        cwd: here.place.root.join(&process.cwd),
-        process: process.clone(),
-        stdin: (process.stdin == Stdin::Input).then(|| value.clone()),
-        all_env: false,
-        checkout: here.place.root.clone(),
-        place: here.place.clone(),
-        timeout: descriptor.timeout(),
-        limits,
-    })
-}
-
-/// Says that a capability is not declared, and which one may have been meant.
-pub(super) fn not_declared<'a>(
-    wanted: &CapabilityId,
-    declared: impl Iterator<Item = &'a CapabilityId>,
-) -> Failure {
-    let message = format!("no capability {wanted} is declared in {}", manifest::FILE);
-    let nearest = declared
-        .map(|id| (strsim::damerau_levenshtein(id.as_str(), wanted.as_str()), id))
-        .filter(|(distance, id)| *distance <= 2.max(id.as_str().len() / 4))
-        .min();
-    let fault = Fault::new(Code::ActionNotFound, message).at(Stage::Resolve);
-    let fault = match nearest {
-        Some((_, id)) => fault.hint(format!("did you mean {id}?")),
-        None => fault.hint("`reeve capabilities list` shows what is declared"),
-    };
-    fault.into()
-}
-
-/// Says what is called, for everyone who will see it.
-pub(super) fn describe(
-    here: &Here,
-    descriptor: &Descriptor,
-    cancel_grace_ms: u64,
-    value: &Value,
-) -> Result<Description, Failure> {
-    let process = descriptor.process.as_ref();
-    Ok(Description {
-        capability: descriptor.id.clone(),
-        title: descriptor.title.clone(),
-        kind: descriptor.kind,
-        effect: descriptor.effect,
-        cancellable: descriptor.cancellable,
-        lock: descriptor.overlap.lock_of(&descriptor.id),
-        on_worker_loss: process.map(|process| process.on_worker_loss).unwrap_or_default(),
-        cancel_grace_ms,
-        input: value.clone(),
-        actor: Actor { kind: ActorKind::Cli, peer: None, pid: Some(std::process::id()) },
-        repository: here.place.repository.clone(),
-        parent_id: std::env::var("REEVE_EXECUTION").ok().and_then(|id| id.parse().ok()),
-    })
-}
-
-/// Mints the name of an execution.
-pub(super) fn mint() -> Result<ExecutionId, Failure> {
-    let mut random = [0; 4];
-    getrandom::fill(&mut random)
-        .map_err(|error| Failure::new(Exit::Failed, format!("no random numbers: {error}")))?;
-    Ok(ExecutionId::mint(clock::now(), u32::from_be_bytes(random)))
-}
-
-/// A call that passed every check and has not begun.
-#[derive(Debug)]
-pub(super) struct PlannedCall {
-    /// Its name.
-    pub id: ExecutionId,
-    /// What kind of worker this process is: `run` or `exec`.
-    pub role: &'static str,
-    /// What it is.
-    pub description: Description,
-    /// The program and its arguments.
-    pub argv: Vec<String>,
-    /// The directory it starts in, absolute.
-    pub cwd: PathBuf,
-    /// How it is carried out.
-    pub process: Process,
-    /// What it reads on its standard input as one document; `None` for what `process.stdin` says.
-    pub stdin: Option<Value>,
-    /// Whether it gets all of this process's environment and its standard input, as `exec` does.
-    pub all_env: bool,
-    /// The root of the checkout.
-    pub checkout: PathBuf,
-    /// Where its broker is looked for: [`crate::checkout::discover`].
-    pub place: reeve_protocol::place::Place,
-    /// How long it may run.
-    pub timeout: Option<Duration>,
-    /// The bounds until a broker says its own.
-    pub limits: Limits,
+        .ok_or_else(|| not_declared(&args.capability, declared))?;
+    let ready = manifest.ready.get(&args.capability).ok_or_else(|| plan::not_ready(descriptor))?;
+    let value = ready.validator.validate(gathered(&descriptor.input)?)?;
+    Ok(plan_of(here, descriptor, value, limits, asked)?)
 }
 
 /// How a call ended.
@@ -252,21 +168,6 @@ fn exit_of(call: &PlannedCall, driven: &Driven) -> Exit {
     match (&driven.error, driven.state) {
         (Some(error), State::Failed) => Exit::of_code(error.code),
         (_, state) => Exit::of_state(state),
-    }
-}
-
-/// Returns the process of a command that nobody declared.
-pub(super) fn undeclared(argv: &[String], pty: bool) -> Process {
-    Process {
-        command: argv.to_vec(),
-        cwd: ".".to_owned(),
-        env_set: BTreeMap::new(),
-        env_allow: vec!["*".to_owned()],
-        stdin: Stdin::None,
-        pty,
-        cancel_grace_ms: u64::try_from(Limits::default().cancel_grace.as_millis())
-            .unwrap_or(u64::MAX),
-        on_worker_loss: reeve_protocol::capability::OnWorkerLoss::default(),
     }
 }
 

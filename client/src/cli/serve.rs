@@ -10,12 +10,14 @@ use reeve_protocol::capability::Loaded;
 use reeve_protocol::lease::Lease;
 use reeve_protocol::manifest;
 use reeve_protocol::place::Place;
+use reeve_worker::handler::Handlers;
 use serde_json::{Value, json};
 
 use super::Here;
 use super::orphans::Marked;
+use super::registry::{self, Declared};
 use crate::failure::{Exit, Failure, chain};
-use crate::manifest_file::{self, ManifestFileError};
+use crate::manifest_file::ManifestFileError;
 use crate::ui::{Format, Ui};
 
 /// Serve this checkout until told to stop
@@ -55,7 +57,8 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Fai
     let Store::Memory = args.store;
     let place = here.place.clone();
     let bare = limited(Limits::default(), &args.limits)?;
-    let declared = load(&place, &args.limits);
+    let handlers = Arc::clone(&here.handlers);
+    let declared = load(&place, &handlers, &args.limits);
     let limits = declared.limits.unwrap_or(bare);
     for problem in &declared.problems {
         ui.warn(problem);
@@ -66,7 +69,7 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Fai
         limits,
         orphans: Arc::new(Marked),
         worker: Some(worker_command(&here.place)?),
-        load: Arc::new(move || load(&place, &args.limits)),
+        load: Arc::new(move || load(&place, &handlers, &args.limits)),
         idle: args.idle,
         port: args.port,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -124,32 +127,19 @@ fn tell(ui: &mut Ui, lease: &Lease, word: &str) {
 }
 
 /// Reads what the checkout declares, again whenever the broker asks.
-fn load(place: &Place, overrides: &[String]) -> Loaded {
-    let builtin = manifest::builtin();
-    match manifest_file::load(place, false) {
-        Ok(loaded) => {
-            // Warnings are no problems: a manifest with a problem is not taken at all.
-            for warning in &loaded.warnings {
-                tracing::warn!(warning, "the manifest");
-            }
-            let manifest = loaded.manifest;
-            let declared = manifest.capabilities.into_values();
-            Loaded {
-                descriptors: builtin.into_iter().chain(declared).collect(),
-                limits: limited(manifest.limits, overrides).ok(),
-                problems: Vec::new(),
-                digest: manifest.digest,
-            }
-        }
-        Err(error) => {
-            let problems = match error {
-                ManifestFileError::Missing(_) => Vec::new(),
-                ManifestFileError::Invalid(problems) => problems,
-                other => vec![Failure::from(other).message],
-            };
-            Loaded { descriptors: builtin, limits: None, problems, digest: String::new() }
-        }
+fn load(place: &Place, handlers: &Handlers, overrides: &[String]) -> Loaded {
+    let Declared { mut loaded, warnings, error } = registry::read(place, handlers);
+    // Warnings are no problems: a manifest with a problem is not taken at all.
+    for warning in &warnings {
+        tracing::warn!(warning, "the manifest");
     }
+    loaded.problems = match error {
+        None | Some(ManifestFileError::Missing(_)) => Vec::new(),
+        Some(ManifestFileError::Invalid(problems)) => problems,
+        Some(other) => vec![Failure::from(other).message],
+    };
+    loaded.limits = loaded.limits.and_then(|limits| limited(limits, overrides).ok());
+    loaded
 }
 
 /// Sets bounds by the names that they have in a manifest.

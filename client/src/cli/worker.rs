@@ -9,18 +9,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use reeve_protocol::capability::Stdin;
-use reeve_protocol::input::{Ready, argv};
-use reeve_protocol::pool::{Assignment, FromPool, LINE_MAX, ToPool};
+use reeve_protocol::pool::{Assignment, DirectCall, FromPool, LINE_MAX, ToPool};
 use reeve_protocol::{Code, Fault};
 use reeve_worker::drive::{self, Hooks};
+use reeve_worker::handler::Ctx;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::drive::worker_call;
-use super::run::PlannedCall;
+use super::plan::{Asked, PlannedCall, not_ready, plan_of, site_of};
 use super::{Here, block_on};
 use crate::checkout;
 use crate::failure::{Exit, Failure};
@@ -128,10 +127,7 @@ impl Pooled<'_> {
             let again = match told {
                 ToPool::Run(assignment) => self.carry_out(*assignment).await?,
                 ToPool::Call(call) => {
-                    let message =
-                        format!("{} is not called without an execution", call.capability.id);
-                    let fault = Fault::new(Code::Unsupported, message);
-                    drop(self.say(&FromPool::Refused(Box::new(fault))).await);
+                    drop(self.say(&self.answer(*call).await).await);
                     true
                 }
             };
@@ -168,7 +164,24 @@ impl Pooled<'_> {
         };
         let (outcome, ()) = tokio::join!(drive::run(call, hooks), tell);
         self.stops.to_process();
-        Ok(outcome.reusable)
+        Ok(!outcome.survived && !outcome.abandoned)
+    }
+
+    /// Answers a call without an execution. It may not end for ever: then whoever waits for it
+    /// ends this process.
+    async fn answer(&self, call: DirectCall) -> FromPool {
+        let refused = |fault| FromPool::Refused(Box::new(fault));
+        let DirectCall { capability, input, limits } = call;
+        let Some(handler) = self.here.handlers.get(&capability.id).map(Arc::clone) else {
+            return refused(not_ready(&capability));
+        };
+        let site = Arc::new(site_of(self.here, &limits));
+        let work = move || handler.call(&Ctx::silent(site), input);
+        match tokio::task::spawn_blocking(work).await {
+            Ok(Ok(value)) => FromPool::Answer(value),
+            Ok(Err(fault)) => refused(fault),
+            Err(_) => refused(Fault::new(Code::Internal, "the handler broke")),
+        }
     }
 
     async fn say(&mut self, said: &FromPool) -> io::Result<()> {
@@ -185,23 +198,12 @@ async fn write(output: &mut pipe::Sender, said: &FromPool) -> io::Result<()> {
 /// Plans what the broker has admitted, from what it has checked.
 fn plan(here: &Here, assignment: Assignment) -> Result<PlannedCall, Failure> {
     let Assignment { execution, capability, input, description, limits } = assignment;
-    let ready = Ready::new(&capability)
-        .map_err(|bad| Failure::new(Exit::Failed, format!("{}: {bad:?}", capability.id)))?;
-    let (Some(template), Some(process)) = (ready.template, capability.process.clone()) else {
-        return Err(Failure::new(Exit::Failed, format!("{} is no process", capability.id)));
-    };
-    Ok(PlannedCall {
+    let asked = Asked {
         id: execution,
         role: "pool",
-        description,
-        argv: argv(&template, &input)?,
-        cwd: here.place.root.join(&process.cwd),
-        stdin: (process.stdin == Stdin::Input).then_some(input),
-        process,
-        all_env: false,
-        checkout: here.place.root.clone(),
-        place: here.place.clone(),
-        timeout: capability.timeout(),
-        limits,
-    })
+        actor: description.actor.clone(),
+        parent_id: description.parent_id,
+    };
+    let planned = plan_of(here, &capability, input, &limits, asked)?;
+    Ok(PlannedCall { description, ..planned })
 }

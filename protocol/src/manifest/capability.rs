@@ -77,6 +77,12 @@ pub(super) fn read_all<'t>(reader: &mut Reader<'t>, node: &Node<'t>, manifest: &
     }
 }
 
+/// Returns whether an id is kept for what reeve itself makes, and for what it builds in.
+pub fn is_reserved(id: &CapabilityId) -> bool {
+    let text = id.as_str();
+    RESERVED.contains(&text) || RESERVED_PREFIXES.iter().any(|prefix| text.starts_with(prefix))
+}
+
 fn read_id(reader: &mut Reader<'_>, text: &str, span: Range<usize>) -> Option<CapabilityId> {
     let id = match text.parse::<CapabilityId>() {
         Ok(id) => id,
@@ -89,8 +95,14 @@ fn read_id(reader: &mut Reader<'_>, text: &str, span: Range<usize>) -> Option<Ca
             return None;
         }
     };
-    let prefixed = RESERVED_PREFIXES.iter().any(|prefix| text.starts_with(prefix));
-    if prefixed || RESERVED.contains(&text) {
+    if reader.taken.contains(&id) {
+        let message = format!(
+            "the id \"{id}\" belongs to a capability that this program has itself; choose another"
+        );
+        reader.error(span, &message);
+        return None;
+    }
+    if is_reserved(&id) {
         reader.error(span, &format!("the id \"{id}\" is reserved; choose another"));
         return None;
     }

@@ -1,5 +1,6 @@
 //! Reading values of the right kind out of the tree.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::capability;
 use super::diagnostic::{Diagnostics, ManifestError};
 use super::{Manifest, NotYet, later, limits};
 use crate::frame::DEPTH_MAX;
+use crate::id::CapabilityId;
 use crate::input::nearest;
 use crate::strict::shown;
 
@@ -25,11 +27,17 @@ pub(super) struct Reader<'t> {
     diagnostics: Diagnostics<'t>,
     not_yet: Vec<NotYet>,
     pub(super) file: String,
+    /// Ids that belong to something else.
+    pub(super) taken: &'t BTreeSet<CapabilityId>,
 }
 
 impl<'t> Reader<'t> {
-    pub(super) fn new(diagnostics: Diagnostics<'t>, file: &str) -> Self {
-        Self { diagnostics, not_yet: Vec::new(), file: file.to_owned() }
+    pub(super) fn new(
+        diagnostics: Diagnostics<'t>,
+        file: &str,
+        taken: &'t BTreeSet<CapabilityId>,
+    ) -> Self {
+        Self { diagnostics, not_yet: Vec::new(), file: file.to_owned(), taken }
     }
 
     pub(super) fn finish(self) -> (Vec<ManifestError>, Vec<NotYet>) {

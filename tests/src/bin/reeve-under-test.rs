@@ -1,5 +1,6 @@
-//! The binary under test: the same program, built with the tests that need it.
+//! The binary under test: the same program, with handlers that break, hang and die.
 
 fn main() -> std::process::ExitCode {
-    reeve_client::main()
+    let all = reeve_tests::handlers::all();
+    all.into_iter().fold(reeve_client::Reeve::new(), reeve_client::Reeve::handler).main()
 }

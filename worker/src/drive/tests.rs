@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -9,14 +10,19 @@ use bytes::BytesMut;
 use reeve_protocol::capability::{CapabilityKind, Effect as Changes, OnWorkerLoss};
 use reeve_protocol::lease::{Lease, SCHEMA};
 use reeve_protocol::peer::{Ack, Attach, Attached, Cancel, Fenced, Grant, Late, Welcome};
-use reeve_protocol::snapshot::{Actor, ActorKind, Repository};
-use reeve_protocol::{Batch, Class, Entry, Fence, Handle, Seq, Stamped, Timestamp, frame};
+use reeve_protocol::snapshot::{Actor, ActorKind, Description, Repository};
+use reeve_protocol::{
+    Batch, Class, Entry, ExecutionId, Fence, Handle, Limits, Seq, Stamped, Timestamp, frame,
+};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
+mod handlers;
+
 use super::*;
+use crate::process::{OutputMode, StdinSource};
 
 /// How long anything may take before a test is stuck; no test measures time by it.
 const STUCK: Duration = Duration::from_secs(60);
@@ -42,7 +48,7 @@ fn call(directory: &Path, script: &str) -> Call {
             repository: Repository::default(),
             parent_id: None,
         },
-        process: ProcessCall {
+        work: Work::Process(ProcessCall {
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
             cwd: directory.to_owned(),
@@ -57,12 +63,19 @@ fn call(directory: &Path, script: &str) -> Call {
             cgroup: false,
             grace: Duration::from_secs(10),
             timeout: None,
-        },
+        }),
         limits: Limits { attach: Duration::from_millis(300), ..Limits::default() },
         role: "run".to_owned(),
         build: "test".to_owned(),
         seed: 1,
         bound: false,
+    }
+}
+
+fn process(call: &mut Call) -> &mut ProcessCall {
+    match &mut call.work {
+        Work::Process(process) => process,
+        Work::Handler(_) => panic!("this is a process"),
     }
 }
 
@@ -352,7 +365,7 @@ async fn without_a_broker_everything_is_numbered_here() {
 
 #[tokio::test]
 async fn a_missing_program_never_starts() {
-    let seen = run_alone(|call| call.process.program = "no-such-program".into(), "").await;
+    let seen = run_alone(|call| process(call).program = "no-such-program".into(), "").await;
     assert_eq!(seen.tags(), ["created", "queued", "failed"]);
     let error = seen.outcome.error.unwrap();
     assert_eq!(error.code, Code::ActionUnavailable);
@@ -424,7 +437,7 @@ async fn a_process_that_completes_although_it_was_cancelled_has_completed() {
 #[tokio::test]
 async fn a_process_that_ignores_the_wish_is_killed_after_its_grace() {
     let script = "trap '' TERM; echo ready; while :; do sleep 0.01; done";
-    let grace = |call: &mut Call| call.process.grace = Duration::from_millis(50);
+    let grace = |call: &mut Call| process(call).grace = Duration::from_millis(50);
     let (seen, _) = run_beside(Manner::CancelsAt("ready"), grace, script).await;
     assert_eq!(seen.outcome.state, State::Cancelled);
     assert_eq!(seen.outcome.exit.and_then(|exit| exit.signal), Some(9));
@@ -452,7 +465,7 @@ async fn a_second_interrupt_kills() {
 
 #[tokio::test]
 async fn a_process_whose_time_is_over_fails() {
-    let limit = |call: &mut Call| call.process.timeout = Some(Duration::from_millis(50));
+    let limit = |call: &mut Call| process(call).timeout = Some(Duration::from_millis(50));
     let seen = run_alone(limit, "sleep 600").await;
     assert_eq!(seen.outcome.error.unwrap().reason.as_deref(), Some("timeout"));
 }

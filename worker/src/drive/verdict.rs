@@ -1,7 +1,8 @@
-//! What the end of a process means for its execution.
+//! What the end of the work means for its execution.
 //!
-//! Pure: from how the process ended, whether it was asked to stop, and what it said, to the
-//! final event. Code 0 is a success, whenever it comes, but for a deadline that has passed.
+//! Pure: from how the process or the handler ended, whether it was asked to stop, and what it
+//! said, to the final event. Code 0 or a value is a success, whenever it comes, but for a deadline
+//! that has passed; a handler that broke is never anything else.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -10,7 +11,12 @@ use reeve_protocol::fault::Stage;
 use reeve_protocol::{Code, ExecutionId, Fault, Kind, SideEffect};
 use serde_json::{Value, json};
 
+use crate::handler::{Returned, broke};
 use crate::process::{Exit, ProgramError, SpawnError};
+
+/// What is said of a handler that is waited for no longer.
+pub(super) const ABANDONED: &str =
+    "the handler ignored its flag to stop; the process that runs it is being ended";
 
 /// Why a process was asked to stop, if it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +45,7 @@ pub fn of(
 ) -> Kind {
     let succeeded = exit.is_some_and(|exit| exit.is_success());
     match stop {
-        Stop::TimedOut => {
-            let after = timeout.unwrap_or_default();
-            failed("timeout", format!("its time of {after:?} was over"))
-        }
+        Stop::TimedOut => late(timeout, ""),
         Stop::No | Stop::Cancelled if succeeded => {
             let output = output.unwrap_or_else(|| json!({ "exit": { "code": 0 } }));
             Kind::Completed { output, receipt: None }
@@ -57,6 +60,27 @@ pub fn of(
             };
             failed(reason, ending(exit))
         }
+    }
+}
+
+/// Returns the final event of an execution whose handler ended.
+pub(crate) fn of_handler(returned: Returned, stop: Stop, timeout: Option<Duration>) -> Kind {
+    match (returned, stop) {
+        (Returned::Panicked, _) => Kind::Failed { error: broke(), receipt: None },
+        (Returned::Value(_) | Returned::Fault(_), Stop::TimedOut) => late(timeout, ""),
+        (Returned::Value(output), Stop::No | Stop::Cancelled) => {
+            Kind::Completed { output, receipt: None }
+        }
+        (Returned::Fault(_), Stop::Cancelled) => Kind::Cancelled { receipt: None },
+        (Returned::Fault(error), Stop::No) => Kind::Failed { error: *error, receipt: None },
+    }
+}
+
+/// Returns the final event of an execution whose handler is waited for no longer.
+pub(super) fn of_abandoned(stop: Stop, timeout: Option<Duration>) -> Kind {
+    match stop {
+        Stop::TimedOut => late(timeout, &format!("; {ABANDONED}")),
+        Stop::No | Stop::Cancelled => Kind::Cancelled { receipt: None },
     }
 }
 
@@ -100,6 +124,11 @@ pub(super) fn not_started(declared: &OsStr, error: &SpawnError) -> Fault {
         source = cause.source();
     }
     Fault::new(Code::Internal, message).at(Stage::Execute).because("not_started")
+}
+
+fn late(timeout: Option<Duration>, more: &str) -> Kind {
+    let after = timeout.unwrap_or_default();
+    failed("timeout", format!("its time of {after:?} was over{more}"))
 }
 
 fn failed(reason: &str, message: String) -> Kind {

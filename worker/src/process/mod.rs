@@ -37,6 +37,7 @@ pub use exit::Exit;
 pub use procfs::Member;
 pub use program::{ProgramError, resolve_program};
 pub use pty::launcher_main;
+pub(crate) use said::clean;
 pub use sample::Usage;
 pub use spec::{OutputMode, SpawnError, Spec, StdinSource};
 pub use tree::Tree;

@@ -108,7 +108,7 @@ impl Parser {
             .map_err(|error| format!("a line is not JSON: {error}"))
             .and_then(|value| event::from_child(&value));
         match event {
-            Ok(ChildEvent::Kind(kind)) => Some(ChildEvent::Kind(self.clean(kind))),
+            Ok(ChildEvent::Kind(kind)) => Some(ChildEvent::Kind(clean(kind, self.line_chars))),
             Ok(output @ ChildEvent::Output(_)) => Some(output),
             Err(reason) => self.warning(&reason),
         }
@@ -128,40 +128,40 @@ impl Parser {
             suggestion: None,
         }))
     }
+}
 
-    /// Makes every text of an event safe to show.
-    fn clean(&self, mut kind: Kind) -> Kind {
-        let text = |text: &mut String| *text = sanitise::text(text, self.line_chars);
-        match &mut kind {
-            Kind::Progress { message, .. } => message.iter_mut().for_each(text),
-            Kind::StepStarted { name, title } => [name, title].into_iter().for_each(text),
-            Kind::StepCompleted { name, detail, .. } => {
-                [name].into_iter().chain(detail).for_each(text);
-            }
-            Kind::Diagnostic { code, summary, detail, suggestion, .. } => {
-                [code, summary].into_iter().chain(detail).chain(suggestion).for_each(text);
-            }
-            Kind::Log { message, cut, .. } => {
-                let whole = sanitise::text(message, usize::MAX);
-                *cut |= whole.chars().count() > self.line_chars;
-                *message = sanitise::text(&whole, self.line_chars);
-            }
-            // A process may say nothing else.
-            Kind::Created { .. }
-            | Kind::Queued { .. }
-            | Kind::Gate { .. }
-            | Kind::Started {}
-            | Kind::Resources { .. }
-            | Kind::Suspended { .. }
-            | Kind::Resumed { .. }
-            | Kind::Cancelling { .. }
-            | Kind::Cancelled { .. }
-            | Kind::Completed { .. }
-            | Kind::Failed { .. }
-            | Kind::Unknown { .. } => {}
+/// Makes every text of an event safe to show, and no longer than so many characters.
+pub(crate) fn clean(mut kind: Kind, line_chars: usize) -> Kind {
+    let text = |text: &mut String| *text = sanitise::text(text, line_chars);
+    match &mut kind {
+        Kind::Progress { message, .. } => message.iter_mut().for_each(text),
+        Kind::StepStarted { name, title } => [name, title].into_iter().for_each(text),
+        Kind::StepCompleted { name, detail, .. } => {
+            [name].into_iter().chain(detail).for_each(text);
         }
-        kind
+        Kind::Diagnostic { code, summary, detail, suggestion, .. } => {
+            [code, summary].into_iter().chain(detail).chain(suggestion).for_each(text);
+        }
+        Kind::Log { message, cut, .. } => {
+            let whole = sanitise::text(message, usize::MAX);
+            *cut |= whole.chars().count() > line_chars;
+            *message = sanitise::text(&whole, line_chars);
+        }
+        // Work may say nothing else.
+        Kind::Created { .. }
+        | Kind::Queued { .. }
+        | Kind::Gate { .. }
+        | Kind::Started {}
+        | Kind::Resources { .. }
+        | Kind::Suspended { .. }
+        | Kind::Resumed { .. }
+        | Kind::Cancelling { .. }
+        | Kind::Cancelled { .. }
+        | Kind::Completed { .. }
+        | Kind::Failed { .. }
+        | Kind::Unknown { .. } => {}
     }
+    kind
 }
 
 fn reason_text(reason: &str) -> String {

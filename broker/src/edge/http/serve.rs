@@ -137,7 +137,6 @@ async fn connection(stream: TcpStream, router: Router, surface: &Surface, open: 
         return;
     }
     let served = http1::Builder::new()
-        .half_close(true)
         .max_headers(head::HEADERS_MAX + 1)
         .serve_connection(
             TokioIo::new(Rewound::new(stream, first)),

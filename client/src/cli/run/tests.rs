@@ -1,9 +1,16 @@
 //! What is wrong is refused before anything runs; what ended is told by its exit status.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use reeve_protocol::Code;
+use reeve_protocol::manifest;
 use reeve_protocol::place::Place;
 use reeve_protocol::snapshot::Repository;
+use reeve_worker::handler::Handlers;
 use serde_json::json;
 
+use super::plan::{PlannedProcess, PlannedWork, mint};
 use super::*;
 
 const MANIFEST: &str = r#"
@@ -29,7 +36,7 @@ fn here() -> Here {
         run_dir: "/nowhere".into(),
         repository: Repository::default(),
     };
-    Here { dir: "/repo/sub".into(), place }
+    Here { dir: "/repo/sub".into(), place, handlers: Arc::new(Handlers::builtin()) }
 }
 
 fn args(capability: &str, set: &[&str]) -> RunArgs {
@@ -50,14 +57,22 @@ fn planned(capability: &str, set: &[&str]) -> Result<PlannedCall, Failure> {
     plan(&here(), &manifest, &args(capability, set))
 }
 
+fn process(call: &PlannedCall) -> &PlannedProcess {
+    match &call.work {
+        PlannedWork::Process(process) => process,
+        PlannedWork::Handler(handler) => panic!("{handler:?} is no process"),
+    }
+}
+
 #[test]
 fn a_call_is_planned_from_its_declaration() {
     let call = planned("tests.unit", &["filter=x y"]).unwrap();
-    assert_eq!(call.argv, ["runner", "--filter", "x y"]);
+    let of_call = process(&call);
+    assert_eq!(of_call.argv, ["runner", "--filter", "x y"]);
     assert_eq!(call.description.input, json!({ "filter": "x y" }));
-    assert_eq!(call.timeout, Some(Duration::from_secs(90)));
-    assert!(call.cwd.starts_with("/repo"));
-    assert_eq!(planned("tests.unit", &[]).unwrap().argv[2], "all");
+    assert_eq!(of_call.timeout, Some(Duration::from_secs(90)));
+    assert!(of_call.cwd.starts_with("/repo"));
+    assert_eq!(process(&planned("tests.unit", &[]).unwrap()).argv[2], "all");
 }
 
 #[test]

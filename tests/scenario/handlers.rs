@@ -1,0 +1,210 @@
+//! Handlers: functions of the program, run like everything else.
+
+use reeve_tests::{Running, until};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::{assert_dense, checkout, documents, id_of, lines_of, shell, types_of};
+
+/// Returns the types that a demonstration of so many steps has, up to its end.
+fn demonstrated(steps: usize, end: &[&'static str]) -> Vec<&'static str> {
+    let step = ["step.started", "log", "step.completed", "progress"];
+    let steps = std::iter::repeat_n(step, steps).flatten();
+    ["created", "queued", "started"].into_iter().chain(steps).chain(end.iter().copied()).collect()
+}
+
+#[test]
+fn a_demonstration_has_exactly_the_events_of_its_steps() {
+    let checkout = checkout("");
+    let _broker = checkout.serve(&[]);
+    for (steps, delay_ms) in [(0, 0), (2, 20), (100, 0)] {
+        let input = json!({ "steps": steps, "delay_ms": delay_ms }).to_string();
+        let args = ["run", "executions.demonstrate", "--input", &input, "--format", "ndjson"];
+        let ran = checkout.run(args);
+        assert_eq!(ran.code(), 0, "{ran:?}");
+        let told = documents(&ran.stdout);
+        assert_eq!(types_of(&told), demonstrated(steps, &["completed"]));
+        let id = told[0]["execution_id"].as_str().expect("an event names its execution");
+        let history = checkout.history(id);
+        assert_eq!(told, history);
+        assert_dense(&history);
+        let shown = checkout.show(id);
+        assert_eq!(shown["state"], "succeeded");
+        assert_eq!(
+            (&shown["output"]["steps"], &shown["output"]["observed"]),
+            (&json!(steps), &json!(true))
+        );
+    }
+}
+
+#[test]
+fn a_demonstration_that_fails_at_a_step_says_at_which() {
+    let checkout = checkout("");
+    for at in [1, 3] {
+        let set = format!("fail_at={at}");
+        let args = ["run", "executions.demonstrate", "--set", &set, "--format", "ndjson"];
+        let ran = checkout.run(args);
+        assert_eq!(ran.code(), 1, "{ran:?}");
+        let told = documents(&ran.stdout);
+        assert_eq!(told.len(), 4 * at + 3);
+        let end = ["step.started", "log", "step.completed", "failed"];
+        assert_eq!(types_of(&told), demonstrated(at - 1, &end));
+        let [.., step, failed] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(step["data"]["ok"], false);
+        assert!(step["data"]["detail"].is_string(), "{step}");
+        assert_eq!(failed["data"]["error"]["code"], "EXECUTION_FAILED");
+    }
+}
+
+#[test]
+fn a_demonstration_stops_when_it_is_asked_to() {
+    let checkout = checkout("");
+    let _broker = checkout.serve(&[]);
+    let run = checkout.spawn(["run", "executions.demonstrate", "--set", "delay_ms=10000"]);
+    let id = id_of(&checkout.until_state("executions.demonstrate", "running")).to_owned();
+    let asked = checkout.json(["executions", "cancel", &id]);
+    assert_eq!((&asked["outcome"], &asked["cancellable"]), (&json!("requested"), &json!(true)));
+    assert_eq!(run.wait().code(), 130);
+    let history = checkout.history(&id);
+    let tail = ["cancelling", "cancelled"];
+    assert_eq!(types_of(&history)[types_of(&history).len() - 2..], tail);
+    assert_eq!(checkout.show(&id)["state"], "cancelled");
+}
+
+#[test]
+fn an_interrupt_sets_the_flag_and_a_second_one_waits_for_nobody() {
+    let checkout = checkout("");
+    let run = checkout.spawn(["run", "executions.demonstrate", "--set", "delay_ms=10000"]);
+    run.until_stdout("step 1");
+    run.signal(Signal::INT);
+    assert_eq!(run.wait().code(), 130);
+    let manifest = "[limits]\ncancel_grace = '10m'\n";
+    checkout.write("reeve.toml", manifest);
+    let run = checkout.spawn(["run", "test.deaf", "--format", "ndjson"]);
+    run.until_stdout("ready");
+    run.signal(Signal::INT);
+    run.until_stdout("execution.cancelling");
+    run.signal(Signal::INT);
+    let ran = run.wait();
+    assert_eq!(ran.code(), 130, "{ran:?}");
+}
+
+#[test]
+fn who_ignores_its_flag_ends_with_its_process() {
+    let checkout = checkout("");
+    let _broker = checkout.serve(&[]);
+    let run = checkout.spawn(["run", "test.spin"]);
+    let id = id_of(&checkout.until_state("test.spin", "running")).to_owned();
+    let asked = checkout.json(["executions", "cancel", &id]);
+    assert_eq!(asked["cancellable"], false, "it says that it does not look");
+    let pid = run.pid();
+    assert_eq!(run.wait().code(), 130);
+    assert!(!reeve_tests::lives(pid));
+    let history = checkout.history(&id);
+    let types = types_of(&history);
+    assert_eq!(types[types.len() - 3..], ["cancelling", "diagnostic", "cancelled"]);
+    let summary = history[history.len() - 2]["data"]["summary"].as_str().expect("a summary");
+    assert!(summary.contains("ignored its flag"), "{summary}");
+}
+
+#[test]
+fn a_deadline_fails_whoever_ignores_it() {
+    let checkout = checkout("");
+    let ran = checkout.run(["run", "test.late", "--format", "json"]);
+    assert_eq!(ran.code(), 1, "{ran:?}");
+    let shown: Value = serde_json::from_str(&ran.stdout).expect("a snapshot");
+    assert_eq!(
+        (&shown["error"]["code"], &shown["error"]["reason"]),
+        (&json!("EXECUTION_FAILED"), &json!("timeout"))
+    );
+}
+
+#[test]
+fn a_panic_reaches_the_person_in_front_of_it_and_no_client() {
+    let checkout = checkout("");
+    let _broker = checkout.serve(&[]);
+    let ran = checkout.run(["run", "test.panic", "--format", "ndjson"]);
+    assert_eq!(ran.code(), 1, "{ran:?}");
+    assert!(ran.stderr.contains("a secret of "), "{ran:?}");
+    assert!(!ran.stderr.contains('\u{1b}') && !ran.stderr.contains("stack backtrace"), "{ran:?}");
+    let told = documents(&ran.stdout);
+    let id = told[0]["execution_id"].as_str().expect("an event names its execution");
+    let shown = checkout.show(id);
+    assert_eq!(
+        (&shown["error"]["code"], &shown["error"]["correlation_id"]),
+        (&json!("internal"), &json!(id))
+    );
+    assert!(shown["error"]["suggestion"].is_string(), "{shown}");
+    let seen = format!("{told:?} {shown} {:?}", checkout.history(id));
+    let root = checkout.root().to_str().expect("a path");
+    for hidden in ["secret", ".rs", root] {
+        assert!(!seen.contains(hidden), "{hidden} is in {seen}");
+    }
+    assert_eq!(checkout.run(["run", "executions.demonstrate"]).code(), 0);
+}
+
+#[test]
+fn who_takes_its_process_along_is_lost_and_everybody_sees_it() {
+    let checkout = checkout("");
+    let _broker = checkout.serve(&[]);
+    for (capability, signal) in [("test.abort", 6), ("test.segfault", 11)] {
+        let ran = checkout.run(["run", capability]);
+        let died = std::os::unix::process::ExitStatusExt::signal(&ran.status);
+        assert_eq!(died, Some(signal), "{ran:?}");
+        let shown = checkout.until_state(capability, "failed");
+        let shown = checkout.show(id_of(&shown));
+        assert_eq!(shown["error"]["code"], "unavailable", "{shown}");
+    }
+}
+
+#[test]
+fn handlers_stand_beside_what_the_manifest_declares() {
+    let checkout = checkout(&shell("mine", "true", ""));
+    let offline = checkout.json(["capabilities", "list"]);
+    let _broker = checkout.serve(&[]);
+    let online = checkout.json(["capabilities", "list"]);
+    assert_eq!(offline["capabilities"], online["capabilities"]);
+    let all = online["capabilities"].as_array().expect("a list");
+    let of = |id: &str| all.iter().find(|one| one["id"] == id).unwrap_or_else(|| panic!("no {id}"));
+    assert_eq!(of("executions.demonstrate")["provenance"], "built-in");
+    assert_eq!(of("test.sleep")["output"]["properties"]["pid"]["type"], "integer");
+    assert_eq!(of("mine")["kind"], "process");
+    std::fs::remove_file(checkout.root().join("reeve.toml")).expect("it is there");
+    assert_eq!(checkout.run(["run", "test.sleep", "--set", "ms=1"]).code(), 0);
+    let wrong = checkout.run(["run", "test.slep", "--set", "ms=1"]);
+    assert_eq!(wrong.code(), 3, "{wrong:?}");
+}
+
+#[test]
+fn a_manifest_cannot_take_the_name_of_a_handler() {
+    let clash = shell("mine", "true", "") + &shell("test.sleep", "true", "");
+    let checkout = checkout(&clash);
+    let ran = checkout.run(["run", "mine"]);
+    assert_eq!(ran.code(), 2, "{ran:?}");
+    let expected = "reeve.toml:4:13: the id \"test.sleep\" belongs to";
+    assert!(ran.stderr.contains(expected), "{ran:?}");
+    // The handler itself runs all the same, and the person is told.
+    let ran = checkout.run(["run", "test.sleep", "--set", "ms=1"]);
+    assert_eq!(ran.code(), 0, "{ran:?}");
+    assert!(ran.stderr.contains(expected), "{ran:?}");
+    let _broker: Running = checkout.serve(&[]);
+    let declared = until("the capabilities", || {
+        let declared = checkout.json(["capabilities", "list"]);
+        (declared["count"] != 0).then_some(declared)
+    });
+    assert!(declared["problems"][0].as_str().is_some_and(|it| it.contains(expected)), "{declared}");
+    let all = declared["capabilities"].as_array().expect("a list");
+    assert!(all.iter().any(|one| one["id"] == "test.sleep" && one["kind"] == "handler"));
+    assert!(!all.iter().any(|one| one["id"] == "mine"), "a manifest with an error is not taken");
+}
+
+#[test]
+fn a_handler_reports_its_lines_on_the_stream_that_it_names() {
+    let checkout = checkout("");
+    let _broker = checkout.serve(&[]);
+    let ran = checkout.run(["run", "executions.demonstrate", "--set", "steps=2"]);
+    assert_eq!(ran.stdout, "step 1 is at work\nstep 2 is at work\n");
+    let id = id_of(&checkout.list()[0]).to_owned();
+    let lines = lines_of(&checkout.history(&id), "stdout");
+    assert_eq!(lines, ["step 1 is at work", "step 2 is at work"]);
+}
