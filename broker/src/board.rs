@@ -64,6 +64,11 @@ impl Board {
         self.lock().shown.values().rev().cloned().collect()
     }
 
+    /// Returns the executions from a number on, oldest first.
+    pub fn since(&self, handle: Handle) -> Vec<ExecutionId> {
+        self.lock().shown.range(handle..).map(|(_, shown)| shown.snapshot.id).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -14,6 +14,7 @@ mod input;
 mod open;
 mod orphans;
 mod plan;
+mod reference;
 mod registry;
 mod run;
 mod serve;
@@ -76,6 +77,12 @@ enum Command {
     Token(token::TokenArgs),
     /// Open this checkout's pages in a browser
     Open(open::OpenArgs),
+    /// Print completions for a shell
+    Completions(reference::CompletionsArgs),
+    /// Print the manual page, or write all of them
+    Man(reference::ManArgs),
+    /// Print the JSON Schema of reeve.toml
+    Schema(reference::SchemaArgs),
     /// Carry out what this checkout's broker hands over
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
@@ -136,8 +143,8 @@ fn main_of(args: Vec<OsString>, handlers: Handlers) -> Exit {
         }
     };
     let mut ui = Ui::new(cli.format);
-    let here = Here::find(cli.directory, handlers);
-    let done = here.and_then(|here| dispatch(&mut ui, &here, cli.command));
+    let here = || Here::find(cli.directory, handlers);
+    let done = dispatch(&mut ui, here, cli.command);
     let exit = done.unwrap_or_else(|failure| {
         ui.fail(&failure);
         failure.kind
@@ -174,19 +181,27 @@ fn harmless(text: &str) -> String {
     out
 }
 
-fn dispatch(ui: &mut Ui, here: &Here, command: Command) -> Result<Exit, Failure> {
+/// Runs a command; looks for a checkout where it needs one.
+fn dispatch(
+    ui: &mut Ui,
+    here: impl FnOnce() -> Result<Here, Failure>,
+    command: Command,
+) -> Result<Exit, Failure> {
     match command {
-        Command::Serve(args) => serve::run(ui, here, args),
-        Command::Run(args) => run::run(ui, here, args),
-        Command::Exec(args) => exec::run(ui, here, args),
-        Command::Executions(command) => executions::run(ui, here, command),
-        Command::Capabilities(command) => capabilities::run(ui, here, command),
-        Command::Status(args) => status::run(ui, here, args),
-        Command::Stop(args) => stop::run(ui, here, args),
-        Command::Init(args) => init::run(ui, here, args),
-        Command::Token(args) => token::run(ui, here, args),
-        Command::Open(args) => open::run(ui, here, args),
-        Command::Worker(args) => worker::run(here, args),
+        Command::Serve(args) => serve::run(ui, &here()?, args),
+        Command::Run(args) => run::run(ui, &here()?, args),
+        Command::Exec(args) => exec::run(ui, &here()?, args),
+        Command::Executions(command) => executions::run(ui, &here()?, command),
+        Command::Capabilities(command) => capabilities::run(ui, &here()?, command),
+        Command::Status(args) => status::run(ui, &here()?, args),
+        Command::Stop(args) => stop::run(ui, &here()?, args),
+        Command::Init(args) => init::run(ui, &here()?, args),
+        Command::Token(args) => token::run(ui, &here()?, args),
+        Command::Open(args) => open::run(ui, &here()?, args),
+        Command::Completions(args) => reference::completions(ui, &args),
+        Command::Man(args) => reference::man(ui, &args),
+        Command::Schema(_) => reference::schema(ui),
+        Command::Worker(args) => worker::run(&here()?, args),
     }
 }
 

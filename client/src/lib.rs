@@ -1,8 +1,10 @@
 //! The `reeve` command line, and the library that clients are made of.
 //!
 //! The library finds a checkout's broker ([`checkout`]), speaks with it ([`link`]), and follows
-//! what happens across connections ([`follow`], [`watcher`]). The command line is built on it.
+//! what happens across connections ([`follow`], [`watcher`]); programs that have an address and a
+//! token instead follow over HTTP ([`channel`]). The command line is built on it.
 
+pub mod channel;
 pub mod checkout;
 pub mod follow;
 pub mod link;

@@ -500,3 +500,86 @@ fn a_ticket_opens_one_channel_for_its_own_origin() {
     );
     assert_eq!(served.raw(get.as_bytes()).status, 401, "no other route takes one");
 }
+
+#[test]
+fn a_reader_of_everything_that_was_away_is_told_what_began_meanwhile() {
+    let served = Served::new();
+    let mut first = Open::at(&served, "");
+    let ready = first.expect("stream.ready");
+    let (horizon, epoch) = (ready["horizon"].clone(), ready["epoch"].as_str().unwrap().to_owned());
+    drop(first);
+    served.checkout.run(["exec", "--", "echo", "meanwhile"]);
+    let before = served.checkout.list()[0]["id"].as_str().unwrap().to_owned();
+
+    let mut again = Open::at(&served, &format!("?since={horizon}&epoch={epoch}"));
+    let ready = again.expect("stream.ready");
+    assert_eq!(
+        (&ready["scope"], &ready["cursors"][&before]),
+        (&json!("all"), &json!(0)),
+        "{ready}"
+    );
+    let mut at = 0;
+    let events = again.events(&mut at, 5);
+    assert!(events.iter().all(|event| event["execution_id"] == json!(before)));
+    // What begins from now on comes as well.
+    served.checkout.run(["exec", "--", "true"]);
+    let created = again.expect("execution.created");
+    assert_ne!(created["execution_id"], json!(before));
+
+    // Of another history everything is new.
+    let mut foreign = Open::at(&served, "?since=4000000000&epoch=other");
+    assert_eq!(foreign.expect("stream.ready")["cursors"].as_object().unwrap().len(), 2);
+    assert_eq!(Open::try_at(&served, "?since=x", served.connect()).err(), Some(400));
+}
+
+#[test]
+fn the_clients_channel_follows_across_brokers_and_ends_with_what_it_follows() {
+    use reeve_client::channel::{Channel, Cursors, Seen, Shown};
+
+    let mut served = Served::of(
+        "[capability.gated]\ncommand = [\"sh\", \"-c\", \"echo one; until [ -e go ]; do sleep 0.02; \
+         done; echo two\"]\neffect = \"read\"\n",
+        &[],
+    );
+    let runs = served.checkout.spawn(["run", "gated"]);
+    let snapshot = served.checkout.until_state("gated", "running");
+    let id: reeve_protocol::ExecutionId = snapshot["id"].as_str().unwrap().parse().unwrap();
+    let address = format!("127.0.0.1:{}", served.port);
+    let cursors = Cursors::of([(id, reeve_protocol::Seq::NONE)]);
+    let mut channel = Channel::new(address, served.token.clone(), cursors).patience(PATIENCE);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut next =
+        || runtime.block_on(async { tokio::time::timeout(PATIENCE, channel.next()).await });
+
+    let (mut last, mut words, mut killed) = (0, Vec::new(), false);
+    loop {
+        match next().expect("something comes") {
+            Seen::Shown(Shown::Event(event)) => {
+                // Another broker has another history: it comes again from its beginning.
+                assert!(event.sequence.0 == last + 1 || event.sequence.0 == 1, "{event:?}");
+                last = event.sequence.0;
+                if let Kind::Log { message, .. } = &event.kind {
+                    words.push(message.clone());
+                }
+                if !killed && words == ["one"] {
+                    killed = true;
+                    served.broker.kill();
+                    served.broker = served.checkout.serve(&[]);
+                    let port = served.checkout.lease().and_then(|lease| lease.url).expect("a url");
+                    assert!(port.ends_with(&served.port.to_string()), "the port is taken again");
+                    until("the run to be back", || served.checkout.list().first().map(|_| ()));
+                    served.checkout.write("go", "");
+                }
+            }
+            Seen::Shown(_) | Seen::Cut(_) | Seen::Back => {}
+            Seen::Lost(error) => panic!("it gave up: {error:?}"),
+            Seen::Done => break,
+        }
+    }
+    assert!(killed && words.ends_with(&["one".to_owned(), "two".to_owned()]), "{words:?}");
+    assert_eq!(runs.wait().code(), 0);
+
+    let mut refused = Channel::new(format!("127.0.0.1:{}", served.port), "wrong", Cursors::all());
+    let seen = runtime.block_on(refused.next());
+    assert!(matches!(seen, Seen::Lost(Some(_))), "a refusal is final: {seen:?}");
+}

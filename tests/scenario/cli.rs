@@ -210,3 +210,25 @@ fn a_list_is_narrowed_and_paged() {
     assert_eq!(rest["executions"][0]["id"], all[2]["id"]);
     assert!(checkout.run(["executions", "list", "--limit", "0"]).code() == 2);
 }
+
+#[test]
+fn completions_pages_and_the_schema_need_no_checkout() {
+    let checkout = checkout("");
+    let nowhere = checkout.home().join("nowhere-yet");
+    std::fs::create_dir(&nowhere).expect("a directory can be made");
+    let from = |args: &[&str]| {
+        let ran = checkout.command(args).current_dir(&nowhere).output().expect("it starts");
+        assert!(ran.status.success(), "{args:?}: {ran:?}");
+        String::from_utf8(ran.stdout).expect("it is text")
+    };
+    for shell in ["bash", "zsh", "fish"] {
+        let script = from(&["completions", shell]);
+        assert!(script.contains("executions") && script.contains("cancel"), "{shell}");
+    }
+    let page = from(&["man"]);
+    assert!(page.starts_with(".ie") || page.contains(".TH reeve"), "{page}");
+    from(&["man", "--dir", "pages"]);
+    assert!(nowhere.join("pages/reeve-run.1").is_file());
+    let schema: serde_json::Value = serde_json::from_str(&from(&["schema"])).expect("JSON");
+    assert_eq!(schema["title"], "reeve.toml");
+}

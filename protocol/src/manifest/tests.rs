@@ -582,3 +582,10 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn the_published_schema_is_the_one_that_is_meant() {
+    let published = include_str!("../../../docs/reeve.schema.json");
+    let published: serde_json::Value = serde_json::from_str(published).unwrap();
+    assert_eq!(published, schema(), "write it anew: reeve schema > docs/reeve.schema.json");
+}

@@ -7,8 +7,8 @@ use bytes::BytesMut;
 use futures_util::{SinkExt, StreamExt};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use reeve_protocol::stream::Subbed;
-use reeve_protocol::{ExecutionId, Fault, Seq};
+use reeve_protocol::stream::{FollowFrom, Subbed};
+use reeve_protocol::{ExecutionId, Fault, Handle, Seq};
 use serde_json::{Map, Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::WebSocketStream;
@@ -269,7 +269,7 @@ impl Channel {
         let broker = self.surface.broker().clone();
         match asked {
             Asked::Subscribe { executions, all, epoch } => {
-                let target = Target { executions, all, epoch };
+                let target = Target { executions, all, since: None, epoch };
                 return self.subscribe("stream.subscribed", &target).await;
             }
             Asked::Unsubscribe { executions } => {
@@ -321,10 +321,19 @@ impl Channel {
         let broker = self.surface.broker().clone();
         let differs = target.epoch.as_ref().is_some_and(|epoch| *epoch != broker.about.epoch);
         let subscriber = self.subscriber;
+        let mut executions = target.executions.clone();
+        if let Some(since) = target.since {
+            // Of another history everything is new.
+            let since = if differs { Handle(0) } else { since };
+            executions.extend(broker.board.since(since).into_iter().filter_map(|id| {
+                let named = target.executions.iter().any(|from| from.execution == id);
+                (!named).then_some(FollowFrom { execution: id, after: Seq::NONE })
+            }));
+        }
         let asked = broker.ask(|request| Input::Subscribe {
             request,
             subscriber,
-            executions: target.executions.clone(),
+            executions,
             all: target.all,
         });
         let (subbed, horizon) = match asked.await {
@@ -341,7 +350,7 @@ impl Channel {
             Vec::new()
         };
         self.pump.subscribe(&subbed, all, &foreign, &mut self.out);
-        let ready = self.ready(word, target.all, &subbed, &foreign).await?;
+        let ready = self.ready(word, all, &subbed, &foreign).await?;
         self.send(vec![document(&ready)]).await?;
         Ok(Ok(()))
     }
@@ -349,7 +358,7 @@ impl Channel {
     async fn ready(
         &self,
         word: &str,
-        all: bool,
+        all: Option<Handle>,
         subbed: &Subbed,
         foreign: &[ExecutionId],
     ) -> Result<Value, End> {
@@ -380,7 +389,7 @@ impl Channel {
         let mut ready = json!({
             "type": word,
             "protocol_version": reeve_protocol::event::SCHEMA_VERSION,
-            "scope": if all { "all" } else { "executions" },
+            "scope": if all.is_some() { "all" } else { "executions" },
             "replayed": replayed,
             "truncated": truncated,
             "heartbeat_seconds": HEARTBEAT.as_secs(),
@@ -389,7 +398,9 @@ impl Channel {
             "unknown": subbed.unknown,
             "durability": broker.store.durability(),
         });
-        if !all {
+        if let Some(horizon) = all {
+            ready["horizon"] = json!(horizon);
+        } else {
             let ids: Vec<_> = subbed.executions.iter().map(|one| one.execution).collect();
             ready["executions"] = json!(ids);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use reeve_protocol::stream::FollowFrom;
-use reeve_protocol::{Code, ExecutionId, Fault, Seq};
+use reeve_protocol::{Code, ExecutionId, Fault, Handle, Seq};
 
 use crate::edge::http::call::Query;
 
@@ -11,6 +11,7 @@ use crate::edge::http::call::Query;
 pub const PARAMETERS: &[(&str, &str)] = &[
     ("execution", "An execution to follow, as ID or ID:SEQUENCE; may stand several times."),
     ("after", "The sequence to go on after, where an execution names none of its own."),
+    ("since", "Everything, with what is newer than this: the `horizon` of an earlier channel."),
     ("epoch", "The history that the sequences belong to, from `stream.ready`."),
     ("ticket", "A ticket in place of the token, for browsers."),
 ];
@@ -22,6 +23,8 @@ pub struct Target {
     pub executions: Vec<FollowFrom>,
     /// Whether everything is followed.
     pub all: bool,
+    /// The number from which executions are new to a reader of everything.
+    pub since: Option<Handle>,
     /// The history that the cursors belong to.
     pub epoch: Option<String>,
 }
@@ -42,9 +45,11 @@ pub fn parse(query: &Query) -> Result<Target, Fault> {
         let message = "a channel of everything starts now; `after` belongs to named executions";
         return Err(Fault::new(Code::InvalidRequest, message).because("shape"));
     }
-    let all = executions.is_empty();
+    let since = query.number("since")?;
+    let since = since.map(|since| Handle(u32::try_from(since).unwrap_or(u32::MAX)));
+    let all = executions.is_empty() || since.is_some();
     let epoch = query.get("epoch").map(ToOwned::to_owned);
-    Ok(Target { executions: executions.into_values().collect(), all, epoch })
+    Ok(Target { executions: executions.into_values().collect(), all, since, epoch })
 }
 
 /// Reads `ID` or `ID:SEQUENCE`.
