@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use reeve_protocol::capability::Loaded;
 use reeve_protocol::fault::Stage;
 use reeve_protocol::input::Validator;
+use reeve_protocol::secret::Hidden;
 use reeve_protocol::{CapabilityId, Code, Descriptor, Fault};
 use serde_json::Value;
 
@@ -20,8 +21,10 @@ const LISTED_MAX: usize = 20;
 pub struct Admitted {
     /// What is called.
     pub capability: Descriptor,
-    /// With what, defaults filled in.
-    pub input: Value,
+    /// With what, defaults filled in: for the worker that runs it, and for nobody else.
+    pub input: Hidden<Value>,
+    /// The same with every marked value replaced: for events, lists, logs and pages.
+    pub shown: Value,
 }
 
 /// Validators by capability, for as long as what is declared stays the same.
@@ -71,8 +74,10 @@ pub async fn admit(
     }
     let (validators, digest) = (validators.clone(), registry.digest.clone());
     let checked = tokio::task::spawn_blocking(move || {
-        let input = validators.of(&digest, &capability)?.validate(input)?;
-        Ok(Admitted { capability, input })
+        let validator = validators.of(&digest, &capability)?;
+        let input = Hidden(validator.validate(input)?);
+        let shown = validator.withhold(&input).shown;
+        Ok(Admitted { capability, input, shown })
     });
     checked.await.map_err(|_| Fault::new(Code::Internal, "the input could not be validated"))?
 }

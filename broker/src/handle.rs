@@ -123,8 +123,9 @@ impl Broker {
     ///
     /// `ACTION_UNAVAILABLE` while this broker makes no workers of its own.
     pub fn start(&self, admitted: Admitted) -> Result<Value, Fault> {
-        let Admitted { capability, input } = admitted;
+        let Admitted { capability, input, shown } = admitted;
         tracing::debug!(capability = capability.id.as_str(), given = !input.is_null(), "a start");
+        tracing::trace!(%shown, "its input");
         let message = "this broker makes no workers of its own; nothing was started";
         Err(Fault::new(Code::ActionUnavailable, message)
             .at(Stage::Usable)

@@ -10,6 +10,7 @@ use reeve_protocol::id::{CapabilityId, ExecutionId, Seq};
 use reeve_protocol::input;
 use reeve_protocol::limits::Limits;
 use reeve_protocol::manifest::{self, Manifest};
+use reeve_protocol::redact::Withheld;
 use reeve_protocol::snapshot::{Actor, ActorKind, Description};
 use reeve_protocol::{Descriptor, Entry, State};
 use serde_json::Value;
@@ -79,10 +80,11 @@ fn plan(here: &Here, manifest: &Manifest, args: &RunArgs) -> Result<PlannedCall,
     let process = descriptor.process.as_ref().ok_or_else(not_ready)?;
     let template = ready.template.as_ref().ok_or_else(not_ready)?;
     let argv = input::argv(template, &value)?;
+    let Withheld { shown, secrets: _ } = ready.validator.withhold(&value);
     Ok(PlannedCall {
         id: args.id.map_or_else(mint, Ok)?,
         role: "run",
-        description: describe(here, descriptor, process.cancel_grace_ms, &value)?,
+        description: describe(here, descriptor, process.cancel_grace_ms, &shown)?,
         argv,
         cwd: here.place.root.join(&process.cwd),
         process: process.clone(),
@@ -113,7 +115,7 @@ pub(super) fn not_declared<'a>(
     fault.into()
 }
 
-/// Says what is called, for everyone who will see it.
+/// Says what is called, for everyone who will see it: `value` is the input as it may be shown.
 pub(super) fn describe(
     here: &Here,
     descriptor: &Descriptor,

@@ -13,6 +13,7 @@ use http::Request;
 use reeve_protocol::batch::Builder;
 use reeve_protocol::capability::{CapabilityKind, Effect, OnWorkerLoss};
 use reeve_protocol::peer::{Attach, Cancel, Fenced, Grant};
+use reeve_protocol::redact;
 use reeve_protocol::snapshot::{Actor, ActorKind, Description};
 use reeve_protocol::{
     Batch, CapabilityId, Class, Code, ExecutionId, Fault, Kind, LogChunk, Seq, Stamped, Timestamp,
@@ -370,6 +371,7 @@ fn describe(value: &Value, pid: u32, broker: &Broker) -> Result<Description, Fau
     if !input.is_object() {
         return Err(bad("shape", "\"input\" is an object"));
     }
+    let input = declared.map_or(input.clone(), |one| redact::shown(&one.input, &input));
     Ok(Description {
         title: reeve_protocol::sanitise::text(title, 200),
         kind: declared.map_or(CapabilityKind::Process, |one| one.kind),
