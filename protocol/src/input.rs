@@ -92,8 +92,8 @@ impl Validator {
     /// # Errors
     ///
     /// `INVALID_PARAMS` with at most [`PROBLEMS_MAX`] problems, each with its place; with the
-    /// reason `secret_too_short` or `secret_too_long` where an output could not be kept free of a
-    /// secret.
+    /// reason `secret_too_short`, `secret_too_long` or `too_many_secrets` where an output could not
+    /// be kept free of a secret.
     pub fn validate(&self, input: Value) -> Result<Value, Fault> {
         let mut input = if input.is_null() { Value::Object(Map::new()) } else { input };
         if let Value::Object(members) = &mut input {

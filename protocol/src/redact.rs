@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::fault::{Code, Fault, Problem, Stage};
 use crate::input::BadSchema;
-use crate::secret::{SECRET_MIN, SECRETS_MAX, Secret};
+use crate::secret::{SECRET_MIN, SECRETS_COUNT_MAX, SECRETS_MAX, Secret};
 
 /// Steps of one walk; what is left after them counts as marked.
 const STEPS_MAX: usize = 4_000_000;
@@ -123,8 +123,8 @@ impl Sensitive {
     ///
     /// # Errors
     ///
-    /// `INVALID_PARAMS` with the reason `secret_too_short` or `secret_too_long`; tells the places,
-    /// never a value.
+    /// `INVALID_PARAMS` with the reason `secret_too_short`, `secret_too_long` or `too_many_secrets`;
+    /// tells the places, never a value.
     pub(crate) fn check(&self, input: &Value) -> Result<(), Fault> {
         if !self.any() {
             return Ok(());
@@ -141,6 +141,11 @@ impl Sensitive {
             let message =
                 format!("{bytes} bytes of secrets; a call takes at most {SECRETS_MAX} together");
             return Err(unfit("secret_too_long", String::new(), message));
+        }
+        let count = walk.found.len();
+        if count > SECRETS_COUNT_MAX {
+            let message = format!("{count} secrets; a call takes at most {SECRETS_COUNT_MAX}");
+            return Err(unfit("too_many_secrets", String::new(), message));
         }
         Ok(())
     }

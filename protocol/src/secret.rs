@@ -8,6 +8,8 @@ use zeroize::Zeroizing;
 pub const SECRET_MIN: usize = 6;
 /// Bytes of all secrets of one call together, at most: every output is searched for each of them.
 pub const SECRETS_MAX: usize = 32 << 10;
+/// Texts of one call that are secret, at most.
+pub const SECRETS_COUNT_MAX: usize = 256;
 
 /// One secret text. Shows as `***`, and its memory is wiped when it goes.
 #[derive(Clone, PartialEq, Eq)]

@@ -8,6 +8,7 @@ mod bad_inputs;
 mod channel;
 mod gates;
 mod report;
+mod secrets;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -74,7 +75,12 @@ impl Answer {
 impl Served {
     /// Serves a checkout with these limits.
     pub fn with(limits: &[(&str, &str)]) -> Self {
-        let checkout = Checkout::new(env!("CARGO_BIN_EXE_reeve-under-test"), MANIFEST);
+        Self::of(MANIFEST, limits)
+    }
+
+    /// Serves a checkout that declares this.
+    pub fn of(manifest: &str, limits: &[(&str, &str)]) -> Self {
+        let checkout = Checkout::new(env!("CARGO_BIN_EXE_reeve-under-test"), manifest);
         let broker = checkout.serve(limits);
         let url = checkout.lease().expect("a broker serves").url.expect("it serves HTTP");
         let port = url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use reeve_protocol::event::{ChildEvent, Severity};
 use reeve_protocol::peer::{self, Hello, Role};
+use reeve_protocol::secret::Secret;
 use reeve_protocol::snapshot::Description;
 use reeve_protocol::{Code, ExecutionId, Fault, Kind, Limits, Now, Snapshot, State};
 use rustix::process::Signal;
@@ -31,6 +32,7 @@ use crate::process::escalate::{self, Ask, Escalation};
 use crate::process::{
     ChildOutput, Exit, Member, OutputMode, Running, Spec, StdinSource, Tree, resolve_program,
 };
+use crate::scrub::Scrubber;
 use crate::session::{self};
 use crate::session::{Ended, Local, Notice, Reported, Session};
 use sampler::Sampler;
@@ -63,6 +65,8 @@ pub struct Call {
     pub build: String,
     /// Spreads the attempts to reach a broker.
     pub seed: u64,
+    /// What is taken out of everything that is reported.
+    pub secrets: Vec<Secret>,
 }
 
 /// What a process call runs.
@@ -157,6 +161,7 @@ pub async fn run(call: Call, hooks: Hooks<'_>) -> Outcome {
         ended: None,
         continued: signal(SignalKind::from_raw(Signal::CONT.as_raw())).ok(),
         wait: Wait::default(),
+        scrubber: Scrubber::new(&call.secrets),
         call,
     };
     while drive.turn().await {}
@@ -198,6 +203,8 @@ struct Drive<'a> {
     ended: Option<Ended>,
     /// Tells that this process continued after a signal had stopped it.
     continued: Option<Signals>,
+    /// Takes the secrets out of what is reported.
+    scrubber: Scrubber,
     /// The longest wait that ended a moment ago: where a stop was in it, it hid there.
     wait: Wait,
 }
@@ -446,6 +453,7 @@ impl Drive<'_> {
             output: process.output,
             events: process.events,
             line_chars: self.call.limits.max_line_chars,
+            scrubber: self.scrubber.clone(),
             launcher: process.launcher.clone(),
             cgroup: process.cgroup,
         })
@@ -593,7 +601,9 @@ impl Drive<'_> {
             self.diagnose("survivor", summary, now);
         }
         let names = survivors.iter().map(|member| format!("{} {}", member.pid, member.comm));
-        self.session.handle_released(names.collect(), now);
+        let mut names: Vec<String> = names.collect();
+        names.iter_mut().for_each(|name| self.scrubber.text(name));
+        self.session.handle_released(names, now);
         let timeout = self.call.process.timeout;
         let end = verdict::of(self.exit, self.stop, timeout, self.output.take());
         self.finish(verdict::about(end, self.call.execution));
@@ -601,6 +611,7 @@ impl Drive<'_> {
 
     fn finish(&mut self, kind: Kind) {
         self.work = Work::Over;
+        let kind = self.scrubber.kind(kind);
         if let Kind::Completed { output, .. } = &kind {
             self.output = Some(output.clone());
         }
@@ -616,6 +627,7 @@ impl Drive<'_> {
             detail: None,
             suggestion: None,
         };
+        let kind = self.scrubber.kind(kind);
         self.note(|session| session.emit(kind, now));
     }
 

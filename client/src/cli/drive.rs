@@ -57,7 +57,7 @@ fn worker_call(call: &PlannedCall) -> Result<Call, Failure> {
     let program = argv.next().ok_or_else(|| Failure::new(Exit::Usage, "no program is named"))?;
     let stdin = match &call.stdin {
         Some(value) => StdinSource::Bytes(
-            serde_json::to_vec(value)
+            serde_json::to_vec(&value.0)
                 .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?,
         ),
         // What is typed at a terminal goes to the group in front of it, and the child leads its own.
@@ -93,6 +93,7 @@ fn worker_call(call: &PlannedCall) -> Result<Call, Failure> {
         role: call.role.to_owned(),
         build: env!("CARGO_PKG_VERSION").to_owned(),
         seed: u64::from(std::process::id()),
+        secrets: call.secrets.clone(),
     })
 }
 

@@ -59,5 +59,6 @@ fn plan(here: &Here, args: ExecArgs) -> Result<PlannedCall, Failure> {
         place: here.place.clone(),
         timeout: None,
         limits: Limits::default(),
+        secrets: Vec::new(),
     })
 }

@@ -11,6 +11,7 @@ use reeve_protocol::input;
 use reeve_protocol::limits::Limits;
 use reeve_protocol::manifest::{self, Manifest};
 use reeve_protocol::redact::Withheld;
+use reeve_protocol::secret::{Hidden, Secret};
 use reeve_protocol::snapshot::{Actor, ActorKind, Description};
 use reeve_protocol::{Descriptor, Entry, State};
 use serde_json::Value;
@@ -80,7 +81,7 @@ fn plan(here: &Here, manifest: &Manifest, args: &RunArgs) -> Result<PlannedCall,
     let process = descriptor.process.as_ref().ok_or_else(not_ready)?;
     let template = ready.template.as_ref().ok_or_else(not_ready)?;
     let argv = input::argv(template, &value)?;
-    let Withheld { shown, secrets: _ } = ready.validator.withhold(&value);
+    let Withheld { shown, secrets } = ready.validator.withhold(&value);
     Ok(PlannedCall {
         id: args.id.map_or_else(mint, Ok)?,
         role: "run",
@@ -88,12 +89,13 @@ fn plan(here: &Here, manifest: &Manifest, args: &RunArgs) -> Result<PlannedCall,
         argv,
         cwd: here.place.root.join(&process.cwd),
         process: process.clone(),
-        stdin: (process.stdin == Stdin::Input).then(|| value.clone()),
+        stdin: (process.stdin == Stdin::Input).then(|| Hidden(value.clone())),
         all_env: false,
         checkout: here.place.root.clone(),
         place: here.place.clone(),
         timeout: descriptor.timeout(),
         limits,
+        secrets,
     })
 }
 
@@ -163,7 +165,7 @@ pub(super) struct PlannedCall {
     /// How it is carried out.
     pub process: Process,
     /// What it reads on its standard input as one document; `None` for what `process.stdin` says.
-    pub stdin: Option<Value>,
+    pub stdin: Option<Hidden<Value>>,
     /// Whether it gets all of this process's environment and its standard input, as `exec` does.
     pub all_env: bool,
     /// The root of the checkout.
@@ -174,6 +176,8 @@ pub(super) struct PlannedCall {
     pub timeout: Option<Duration>,
     /// The bounds until a broker says its own.
     pub limits: Limits,
+    /// What is taken out of everything that is reported.
+    pub secrets: Vec<Secret>,
 }
 
 /// How a call ended.

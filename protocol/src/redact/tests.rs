@@ -231,6 +231,10 @@ fn a_secret_is_of_a_length_that_can_be_found_again() {
     assert_eq!(fault.reason.as_deref(), Some("secret_too_short"));
     let fault = validator.validate(json!({"t": ["x".repeat(SECRETS_MAX + 1)]})).unwrap_err();
     assert_eq!(fault.reason.as_deref(), Some("secret_too_long"));
+    let many = |count: usize| validator.validate(json!({"t": vec!["sixsix"; count]}));
+    assert!(many(crate::secret::SECRETS_COUNT_MAX).is_ok());
+    let fault = many(crate::secret::SECRETS_COUNT_MAX + 1).unwrap_err();
+    assert_eq!(fault.reason.as_deref(), Some("too_many_secrets"));
 }
 
 #[test]
