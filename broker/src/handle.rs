@@ -6,6 +6,7 @@ use std::time::Duration;
 use actix::Addr;
 use reeve_protocol::capability::Loaded;
 use reeve_protocol::fault::Stage;
+use reeve_protocol::place::Place;
 use reeve_protocol::{Code, ExecutionId, Fault, Limits};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
@@ -62,6 +63,7 @@ pub struct Broker {
     pub(crate) switchboard: Arc<Switchboard>,
     pub(crate) registry: Arc<RwLock<Arc<Loaded>>>,
     pub(crate) about: Arc<About>,
+    pub(crate) place: Arc<Place>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) clock: Clock,
     /// Tells every connection that the broker ends.

@@ -21,6 +21,7 @@ mod serve;
 pub mod store;
 mod switchboard;
 pub mod token;
+pub mod trust;
 
 pub use crate::machine::Orphans;
 pub use crate::serve::{Load, Options, ServeError, serve};

@@ -185,6 +185,7 @@ fn assemble(
         switchboard,
         registry: Arc::new(RwLock::new(Arc::new(Loaded::default()))),
         about: Arc::new(about),
+        place: Arc::new(options.place.clone()),
         limits: Arc::new(options.limits.clone()),
         clock,
         stop,

@@ -16,6 +16,7 @@ mod serve;
 mod status;
 mod stop;
 mod token;
+mod trust;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -67,6 +68,8 @@ enum Command {
     Init(init::InitArgs),
     /// Print the token that HTTP asks for
     Token(token::TokenArgs),
+    /// Trust what the manifest declares now
+    Trust(trust::TrustArgs),
 }
 
 /// The checkout that a command acts on.
@@ -163,6 +166,7 @@ fn dispatch(ui: &mut Ui, here: &Here, command: Command) -> Result<Exit, Failure>
         Command::Stop(args) => stop::run(ui, here, args),
         Command::Init(args) => init::run(ui, here, args),
         Command::Token(args) => token::run(ui, here, args),
+        Command::Trust(args) => trust::run(ui, here, args),
     }
 }
 

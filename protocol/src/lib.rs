@@ -27,6 +27,7 @@ pub mod snapshot;
 pub mod stream;
 pub mod strict;
 pub mod time;
+pub mod trust;
 
 pub use batch::{Batch, Class, Entry, LogChunk, Output};
 pub use capability::Descriptor;

@@ -99,7 +99,7 @@ pub fn parse(text: &str, file: &str) -> Result<Manifest, Vec<ManifestError>> {
 }
 
 /// Returns the SHA-256 of a text in hexadecimal digits.
-fn digest(text: &str) -> String {
+pub fn digest(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

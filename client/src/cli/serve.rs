@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 use super::Here;
 use super::orphans::Marked;
+use super::trust;
+use crate::checkout;
 use crate::failure::{Exit, Failure, chain};
 use crate::manifest_file::{self, ManifestFileError};
 use crate::ui::{Format, Ui};
@@ -59,6 +61,9 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Fai
     let limits = declared.limits.unwrap_or(bare);
     for problem in &declared.problems {
         ui.warn(problem);
+    }
+    if checkout::discover(&place)?.serving().is_none() {
+        trust::offer(ui, &place)?;
     }
     let options = Options {
         place: place.clone(),
@@ -130,6 +135,7 @@ fn load(place: &Place, overrides: &[String]) -> Loaded {
                 limits: limited(manifest.limits, overrides).ok(),
                 problems: Vec::new(),
                 digest: manifest.digest,
+                text: loaded.text.into(),
             }
         }
         Err(error) => {
@@ -138,7 +144,7 @@ fn load(place: &Place, overrides: &[String]) -> Loaded {
                 ManifestFileError::Invalid(problems) => problems,
                 other => vec![Failure::from(other).message],
             };
-            Loaded { descriptors: builtin, limits: None, problems, digest: String::new() }
+            Loaded { descriptors: builtin, problems, ..Loaded::default() }
         }
     }
 }

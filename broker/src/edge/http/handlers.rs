@@ -92,7 +92,7 @@ pub async fn start(request: Request<Body>, surface: &Surface) -> Result<Value, R
         }
     }
     let input = members.get("input").cloned().unwrap_or_default();
-    let admitted = admit(&surface.broker().registry(), &surface.0.validators, &id, input).await?;
+    let admitted = admit(surface.broker(), &surface.0.validators, &id, input).await?;
     Ok(surface.broker().start(admitted)?)
 }
 
