@@ -1,16 +1,20 @@
 //! Admission: what a call must pass before anything is made of it.
 //!
-//! Resolves, decodes and validates, in this order. Nothing has run and nothing is shown when
-//! this refuses.
+//! Resolves, decodes and validates, and refuses what needs a person who cannot be asked, or what
+//! no person has trusted, in this order. Nothing has run and nothing is shown when this refuses.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use reeve_protocol::capability::Loaded;
+use reeve_protocol::capability::{Confirm, Effect, Loaded};
 use reeve_protocol::fault::Stage;
 use reeve_protocol::input::{Ready, argv};
+use reeve_protocol::secret::Hidden;
 use reeve_protocol::{CapabilityId, Code, Descriptor, Fault};
 use serde_json::Value;
+
+use crate::handle::Broker;
+use crate::trust;
 
 /// Ids that a refusal lists, at most.
 const LISTED_MAX: usize = 20;
@@ -20,9 +24,9 @@ const LISTED_MAX: usize = 20;
 pub struct Admitted {
     /// What is called.
     pub capability: Descriptor,
-    /// With what, defaults filled in; for the work alone.
-    pub input: Value,
-    /// The same as everybody may see it.
+    /// With what, defaults filled in: for the worker that runs it, and for nobody else.
+    pub input: Hidden<Value>,
+    /// The same with every marked value replaced: for events, lists, logs and pages.
     pub shown: Value,
 }
 
@@ -52,20 +56,22 @@ impl Validators {
     }
 }
 
-/// Resolves a capability and validates an input; on a thread of its own, since schemas are
+/// Resolves a capability, validates an input and checks that it may run for others; on a thread of its own, since schemas are
 /// compiled and inputs may be large.
 ///
 /// # Errors
 ///
-/// `ACTION_NOT_FOUND` with what there is, `INVALID_PARAMS` with pointers.
+/// `ACTION_NOT_FOUND` with what there is, `INVALID_PARAMS` with pointers, `PERMISSION_DENIED` with
+/// the reason `no_channel`, `ACTION_UNAVAILABLE` with the reason `untrusted` or `changed`.
 pub async fn admit(
-    registry: &Arc<Loaded>,
+    broker: &Broker,
     validators: &Validators,
     id: &CapabilityId,
     input: Value,
 ) -> Result<Admitted, Fault> {
+    let registry = broker.registry();
     let found = registry.descriptors.iter().find(|descriptor| descriptor.id == *id);
-    let capability = found.cloned().ok_or_else(|| not_found(registry, id))?;
+    let capability = found.cloned().ok_or_else(|| not_found(&registry, id))?;
     if !capability.is_executable() {
         let message = format!("{id} is not executable by name: its caller runs it itself");
         return Err(Fault::new(Code::InvalidRequest, message)
@@ -75,17 +81,35 @@ pub async fn admit(
     if !input.is_null() && !input.is_object() {
         return Err(Fault::new(Code::InvalidArgs, "\"input\" is a JSON object").at(Stage::Decode));
     }
-    let (validators, digest) = (validators.clone(), registry.digest.clone());
+    let (validators, place) = (validators.clone(), Arc::clone(&broker.place));
     let checked = tokio::task::spawn_blocking(move || {
-        let ready = validators.of(&digest, &capability)?;
-        let input = ready.validator.validate(input)?;
+        let ready = validators.of(&registry.digest, &capability)?;
+        let input = Hidden(ready.validator.validate(input)?);
+        let shown = ready.validator.withhold(&input).shown;
         if let Some(template) = &ready.template {
             // What cannot become an argument is refused here, not by its worker.
             argv(template, &input)?;
         }
-        Ok(Admitted { capability, shown: input.clone(), input })
+        confirm(&capability)?;
+        if capability.process.is_some() {
+            trust::check(&place, &registry)?;
+        }
+        Ok(Admitted { capability, input, shown })
     });
     checked.await.map_err(|_| Fault::new(Code::Internal, "the input could not be validated"))?
+}
+
+/// Refuses what a person has to agree to: nobody can be asked here.
+fn confirm(capability: &Descriptor) -> Result<(), Fault> {
+    if capability.effect != Effect::Dangerous && capability.confirm != Confirm::Always {
+        return Ok(());
+    }
+    let id = &capability.id;
+    let message = format!("a person has to agree to {id}, and there is no way to ask one");
+    Err(Fault::new(Code::PermissionDenied, message)
+        .at(Stage::Confirm)
+        .because("no_channel")
+        .hint(format!("`reeve run {id}` is your own act and needs no answer")))
 }
 
 fn not_found(registry: &Loaded, id: &CapabilityId) -> Fault {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use actix::Addr;
 use reeve_protocol::capability::Loaded;
+use reeve_protocol::place::Place;
 use reeve_protocol::{Code, ExecutionId, Fault, Limits};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
@@ -67,6 +68,7 @@ pub struct Broker {
     pub(crate) switchboard: Arc<Switchboard>,
     pub(crate) registry: Arc<RwLock<Arc<Loaded>>>,
     pub(crate) about: Arc<About>,
+    pub(crate) place: Arc<Place>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) clock: Clock,
     /// The workers of the broker's own.

@@ -23,6 +23,7 @@ mod start;
 pub mod store;
 mod switchboard;
 pub mod token;
+pub mod trust;
 
 pub use crate::machine::Orphans;
 pub use crate::pool::WorkerCommand;

@@ -10,7 +10,9 @@ use reeve_protocol::capability::Loaded;
 use reeve_protocol::lease::Lease;
 use reeve_protocol::place::{Identity, Place};
 use reeve_protocol::{Limits, Timestamp};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
 use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
@@ -104,6 +106,7 @@ fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> ServeError {
 ///
 /// [`ServeError::Seat`] with [`SeatError::AlreadyServed`] when another broker lives.
 pub fn serve(options: Options, ready: impl FnOnce(&Lease) + 'static) -> Result<(), ServeError> {
+    keep_to_itself();
     let clock = Clock::start();
     let now = clock.now().wall;
     let instance = random_hex(16)?;
@@ -197,6 +200,7 @@ fn assemble(
         switchboard,
         registry: Arc::new(RwLock::new(Arc::new(Loaded::default()))),
         about: Arc::new(about),
+        place: Arc::new(options.place.clone()),
         limits: Arc::new(options.limits.clone()),
         clock,
         workers,
@@ -321,6 +325,19 @@ fn unreadable(why: &str) -> Loaded {
     Loaded { problems: vec![format!("the manifest could not be read: {why}")], ..Loaded::default() }
 }
 
+/// Keeps this process's memory from everybody: no core file, no tracing, nothing under `/proc` for
+/// others of this user. Whatever it starts is as it was.
+fn keep_to_itself() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "other processes of this user may look into this one");
+    }
+    // The bound of others stays: what is started may raise its own again.
+    let none = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
+    if let Err(error) = setrlimit(Resource::Core, none) {
+        tracing::warn!(%error, "this process may leave a core file");
+    }
+}
+
 /// Raises the number of files that this process may open as far as it may: every connection and
 /// every watched process takes one.
 fn raise_open_files() {
@@ -389,6 +406,14 @@ fn random_hex(bytes: usize) -> Result<String, ServeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_broker_cannot_be_dumped() {
+        keep_to_itself();
+        let behavior = rustix::process::dumpable_behavior().unwrap();
+        assert_eq!(behavior, DumpableBehavior::NotDumpable);
+        assert_eq!(getrlimit(Resource::Core).current, Some(0));
+    }
 
     #[test]
     fn an_inherited_ignore_is_read_from_the_status_of_the_process() {

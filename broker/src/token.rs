@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hmac::{Hmac, Mac};
 use rustix::fs::{Mode, OFlags};
 use sha2::Sha256;
+use zeroize::Zeroizing;
 
 /// Hexadecimal digits of a secret: 256 bits.
 const SECRET_DIGITS: usize = 64;
@@ -118,13 +119,13 @@ impl FromStr for Scopes {
     }
 }
 
-/// The secret of a state directory.
+/// The secret of a state directory. Its memory is wiped when it goes.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub struct Token(Zeroizing<String>);
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
+        f.write_str("Token(***)")
     }
 }
 
@@ -306,25 +307,26 @@ fn read(path: &Path) -> Result<Option<(Token, Inode)>, TokenError> {
     if metadata.mode() & 0o077 != 0 {
         return Err(unsafe_file("can be read by others: run `reeve token --rotate`"));
     }
-    let mut text = String::new();
+    let mut text = Zeroizing::new(String::with_capacity(1_024));
     file.take(1_024).read_to_string(&mut text).map_err(failed)?;
     let secret = text.trim_end();
     if secret.len() != SECRET_DIGITS || !secret.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(unsafe_file("holds no token: run `reeve token --rotate`"));
     }
-    Ok(Some((Token(secret.to_owned()), (metadata.dev(), metadata.ino()))))
+    Ok(Some((Token(Zeroizing::new(secret.to_owned())), (metadata.dev(), metadata.ino()))))
 }
 
 /// Makes the file, whole or not at all where `path` is not yet `target`.
 fn create(path: &Path, target: &Path) -> io::Result<Token> {
-    let secret = random_hex(SECRET_DIGITS / 2)?;
+    let secret = Zeroizing::new(random_hex(SECRET_DIGITS / 2)?);
     // Written beside and linked, so that nobody ever reads half a secret.
     let own = target.with_extension(format!("{}.new", std::process::id()));
     let _ = fs::remove_file(&own);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(&own, flags, Mode::RUSR | Mode::WUSR)?);
     let made = file
-        .write_all(format!("{secret}\n").as_bytes())
+        .write_all(secret.as_bytes())
+        .and_then(|()| file.write_all(b"\n"))
         .and_then(|()| fs::hard_link(&own, path))
         .map(|()| Token(secret));
     let _ = fs::remove_file(&own);
@@ -333,7 +335,7 @@ fn create(path: &Path, target: &Path) -> io::Result<Token> {
 
 /// Returns random bytes in hexadecimal digits.
 pub(crate) fn random_hex(bytes: usize) -> io::Result<String> {
-    let mut random = vec![0; bytes];
+    let mut random = Zeroizing::new(vec![0; bytes]);
     getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(hex(&random))
 }
@@ -360,7 +362,9 @@ mod tests {
         let mode = fs::metadata(Token::file(dir.path())).unwrap().mode();
         assert_eq!(mode & 0o7777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        assert!(!format!("{token:?}").contains(token.whole()));
+        assert_eq!(format!("{token:?}"), "Token(***)");
+        let keys = format!("{:?}", Keys::open(dir.path()).unwrap());
+        assert!(keys.contains("Token(***)") && !keys.contains(token.whole()), "{keys}");
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod serve;
 mod status;
 mod stop;
 mod token;
+mod trust;
 mod worker;
 
 use std::ffi::OsString;
@@ -77,6 +78,8 @@ enum Command {
     Token(token::TokenArgs),
     /// Open this checkout's pages in a browser
     Open(open::OpenArgs),
+    /// Trust what the manifest declares now
+    Trust(trust::TrustArgs),
     /// Print completions for a shell
     Completions(reference::CompletionsArgs),
     /// Print the manual page, or write all of them
@@ -198,6 +201,7 @@ fn dispatch(
         Command::Init(args) => init::run(ui, &here()?, args),
         Command::Token(args) => token::run(ui, &here()?, args),
         Command::Open(args) => open::run(ui, &here()?, args),
+        Command::Trust(args) => trust::run(ui, &here()?, args),
         Command::Completions(args) => reference::completions(ui, &args),
         Command::Man(args) => reference::man(ui, &args),
         Command::Schema(_) => reference::schema(ui),

@@ -21,7 +21,11 @@ use crate::failure::{Exit, Failure};
 pub struct Loaded {
     /// What it declares.
     pub manifest: Manifest,
-    /// What a person should know about it, each in a sentence.
+    /// Its text.
+    pub text: String,
+    /// Says that other users may write it; nothing where that was said to be meant.
+    pub others_may_write: Option<String>,
+    /// What a person should know about it, each in a sentence; that, too.
     pub warnings: Vec<String>,
 }
 
@@ -82,14 +86,11 @@ pub fn load(
 ) -> Result<Loaded, ManifestFileError> {
     let path = place.manifest();
     let (text, mode) = read(&path, &place.root)?;
-    let mut warnings = Vec::new();
-    if mode & 0o022 != 0 && !trust_writable {
-        warnings.push(format!(
-            "other users may write {} (mode {:04o}); run `chmod go-w` on it",
-            path.display(),
-            mode & 0o7777
-        ));
-    }
+    let others_may_write = (mode & 0o022 != 0 && !trust_writable).then(|| {
+        let (path, mode) = (path.display(), mode & 0o7777);
+        format!("other users may write {path} (mode {mode:04o}); run `chmod go-w` on it")
+    });
+    let mut warnings: Vec<String> = others_may_write.iter().cloned().collect();
     let taken = handlers.ids().cloned().collect();
     let parsed = manifest::parse_beside(&text, manifest::FILE, &taken).map_err(|errors| {
         ManifestFileError::Invalid(errors.iter().map(ToString::to_string).collect())
@@ -97,7 +98,7 @@ pub fn load(
     warnings.extend(parsed.not_yet.iter().map(|it| {
         format!("{}:{}: {} is declared and not enforced yet", manifest::FILE, it.line, it.path)
     }));
-    Ok(Loaded { manifest: parsed, warnings })
+    Ok(Loaded { manifest: parsed, text, others_may_write, warnings })
 }
 
 /// Reads the text of a file inside of `root`, and its mode.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -196,4 +197,6 @@ pub struct Loaded {
     pub problems: Vec<String>,
     /// SHA-256 of its text, in hexadecimal digits.
     pub digest: String,
+    /// Its text.
+    pub text: Arc<str>,
 }

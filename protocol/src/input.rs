@@ -16,12 +16,13 @@ use serde_json::{Map, Value};
 
 use crate::capability::Descriptor;
 use crate::fault::{Code, Fault, Problem, Stage};
+use crate::redact::{Sensitive, Withheld};
 use crate::strict::clipped;
 
 pub(crate) use argv::nearest;
 pub use argv::{ARGUMENT_MAX, ARGUMENTS_MAX, BadTemplate, Template, argv};
 use schema::Detail;
-pub use schema::{BadSchema, SCHEMA_BYTES_MAX, SCHEMA_REFS_MAX, Sensitive, closed, sensitive};
+pub use schema::{BadSchema, SCHEMA_BYTES_MAX, SCHEMA_REFS_MAX, closed};
 pub use text::of_text;
 
 /// Problems named in one refusal, at most.
@@ -48,16 +49,20 @@ impl Validator {
     /// # Errors
     ///
     /// [`BadSchema`] when the schema is too large or too deep, is none, refers to anything
-    /// outside of itself, or has a default that it does not allow.
+    /// outside of itself, has a default that it does not allow, or marks something as sensitive
+    /// where that cannot be followed.
     pub fn new(schema: &Value) -> Result<Self, BadSchema> {
         let detail = schema::bounded(schema)?;
         schema::of_object(schema)?;
-        let validator =
-            if takes_nothing(schema) { OnceLock::new() } else { OnceLock::from(compile(schema)?) };
+        let validator = if takes_nothing(schema) {
+            OnceLock::new()
+        } else {
+            OnceLock::from(compile_schema(schema)?)
+        };
         let defaults = schema::defaults(schema);
         let compiled = Compiled {
             schema: schema.clone(),
-            sensitive: sensitive(schema),
+            sensitive: Sensitive::new(schema)?,
             defaults,
             detail,
             validator,
@@ -76,6 +81,11 @@ impl Validator {
         &self.0.sensitive
     }
 
+    /// Divides an input that was validated into what everybody may see and its secrets.
+    pub fn withhold(&self, input: &Value) -> Withheld {
+        self.0.sensitive.withhold(input)
+    }
+
     /// Completes an input by the schema's defaults and checks it.
     ///
     /// Nothing (`null`) counts as an object without members. Defaults are those of the members
@@ -83,7 +93,9 @@ impl Validator {
     ///
     /// # Errors
     ///
-    /// `INVALID_PARAMS` with at most [`PROBLEMS_MAX`] problems, each with its place.
+    /// `INVALID_PARAMS` with at most [`PROBLEMS_MAX`] problems, each with its place; with the
+    /// reason `secret_too_short`, `secret_too_long` or `too_many_secrets` where an output could not
+    /// be kept free of a secret.
     pub fn validate(&self, input: Value) -> Result<Value, Fault> {
         let mut input = if input.is_null() { Value::Object(Map::new()) } else { input };
         if let Value::Object(members) = &mut input {
@@ -94,6 +106,7 @@ impl Validator {
         // The common cases first: the others are some ten times dearer.
         let nothing = input.as_object().is_some_and(Map::is_empty) && takes_nothing(&self.0.schema);
         if nothing || self.0.validator().is_valid(&input) {
+            self.0.sensitive.check(&input)?;
             return Ok(input);
         }
         Err(self.refusal(&input))
@@ -111,6 +124,13 @@ impl Validator {
             .iter_errors(input)
             .take(PROBLEMS_MAX)
             .map(|error| {
+                let place = error.instance_path().as_str();
+                if let Some(pointer) = self.0.sensitive.withheld_on(place) {
+                    // Nothing from here on is told: names of members, too, are part of the value.
+                    let rule = error.schema_path().as_str().rsplit('/').next().unwrap_or_default();
+                    let message = format!("a withheld value does not match its schema ({rule})");
+                    return Problem { pointer: clipped(&pointer, 200), message };
+                }
                 let whole = if masked { error.masked().to_string() } else { error.to_string() };
                 let message = if whole.chars().nth(PROBLEM_CHARS_MAX).is_some() && !masked {
                     // A value this long says nothing; the kind of problem does.
@@ -118,7 +138,7 @@ impl Validator {
                 } else {
                     clipped(&whole, PROBLEM_CHARS_MAX)
                 };
-                Problem { pointer: clipped(error.instance_path().as_str(), 200), message }
+                Problem { pointer: clipped(place, 200), message }
             })
             .collect();
         invalid(problems)
@@ -138,7 +158,8 @@ fn takes_nothing(schema: &Value) -> bool {
 impl Compiled {
     fn validator(&self) -> &jsonschema::Validator {
         self.validator.get_or_init(|| {
-            compile(&self.schema).expect("a schema that is not compiled yet says nothing wrong")
+            compile_schema(&self.schema)
+                .expect("a schema that is not compiled yet says nothing wrong")
         })
     }
 
@@ -180,10 +201,11 @@ impl PartialEq for Validator {
 /// [`BadSchema`] as for [`Validator::new`], but for the demand that it be of an object.
 pub fn check_schema(schema: &Value) -> Result<(), BadSchema> {
     let _ = schema::bounded(schema)?;
-    compile(schema).map(drop)
+    compile_schema(schema).map(drop)
 }
 
-fn compile(schema: &Value) -> Result<jsonschema::Validator, BadSchema> {
+/// Compiles a schema; nothing is ever fetched.
+pub(crate) fn compile_schema(schema: &Value) -> Result<jsonschema::Validator, BadSchema> {
     // A small program for each pattern, so that none can ask for much memory.
     let patterns = PatternOptions::regex().size_limit(1 << 20).dfa_size_limit(1 << 20);
     jsonschema::options()

@@ -21,12 +21,15 @@ pub mod mutant;
 pub mod peer;
 pub mod place;
 pub mod pool;
+pub mod redact;
 pub mod sanitise;
+pub mod secret;
 pub mod signal;
 pub mod snapshot;
 pub mod stream;
 pub mod strict;
 pub mod time;
+pub mod trust;
 
 pub use batch::{Batch, Class, Entry, LogChunk, Output};
 pub use capability::Descriptor;

@@ -113,7 +113,7 @@ pub fn parse_beside(
 }
 
 /// Returns the SHA-256 of a text in hexadecimal digits.
-fn digest(text: &str) -> String {
+pub fn digest(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

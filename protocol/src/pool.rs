@@ -12,6 +12,7 @@ use crate::capability::Descriptor;
 use crate::fault::Fault;
 use crate::id::ExecutionId;
 use crate::limits::Limits;
+use crate::secret::Hidden;
 use crate::snapshot::Description;
 
 /// Bytes of one line between a broker and a worker of its own, at most.
@@ -25,7 +26,7 @@ pub struct Assignment {
     /// What is called, as the broker has checked it: the worker reads no manifest.
     pub capability: Descriptor,
     /// The normalised input, with everything in it; for the work alone.
-    pub input: Value,
+    pub input: Hidden<Value>,
     /// What everybody may see of it.
     pub description: Description,
     /// The bounds in force.
@@ -37,8 +38,8 @@ pub struct Assignment {
 pub struct DirectCall {
     /// What is called.
     pub capability: Descriptor,
-    /// The normalised input.
-    pub input: Value,
+    /// The normalised input, with everything in it.
+    pub input: Hidden<Value>,
     /// The bounds in force.
     pub limits: Limits,
 }

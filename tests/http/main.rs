@@ -10,7 +10,9 @@ mod gates;
 mod handlers;
 mod pages;
 mod report;
+mod secrets;
 mod start;
+mod trust;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -84,6 +86,11 @@ impl Served {
     pub fn of(manifest: &str, limits: &[(&str, &str)]) -> Self {
         let checkout = Checkout::new(env!("CARGO_BIN_EXE_reeve-under-test"), manifest);
         let broker = checkout.serve(limits);
+        Self::by(checkout, broker)
+    }
+
+    /// Takes a checkout with its broker.
+    pub fn by(checkout: Checkout, broker: Running) -> Self {
         let url = checkout.lease().expect("a broker serves").url.expect("it serves HTTP");
         let port = url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
         let token = checkout.run(["token"]).stdout.trim().to_owned();

@@ -1,5 +1,7 @@
 //! A broker that is killed, stopped, suspended or replaced: work and readers go on.
 
+use std::os::unix::fs::MetadataExt;
+
 use reeve_tests::{Checkout, Running, until};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -185,4 +187,22 @@ fn a_lock_that_a_run_holds_is_held_at_the_next_broker_too() {
     checkout.write("go", "");
     assert_eq!((first.wait().code(), second.wait().code()), (0, 0));
     assert_eq!(checkout.read("begun").as_deref(), Some("x\nx\n"));
+}
+
+/// What a broker knows of tokens and inputs stays in it: no core file, nothing for other processes
+/// of its user under `/proc`.
+#[test]
+fn a_broker_keeps_its_memory_to_itself() {
+    let checkout = checkout("");
+    let broker = checkout.serve(&[]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", broker.pid()));
+    let limits = limits.expect("its limits can be read");
+    let core = limits.lines().find(|line| line.starts_with("Max core file size"));
+    let soft = core.and_then(|line| line.split_whitespace().nth(4));
+    assert_eq!(soft, Some("0"), "{limits}");
+    let environ = format!("/proc/{}/environ", broker.pid());
+    let owner = std::fs::metadata(environ).expect("it is there").uid();
+    assert_eq!(owner, 0, "it belongs to root, whoever serves");
+    // Whoever must find the broker still does.
+    assert_eq!(checkout.json(["status"])["serving"], true);
 }

@@ -111,8 +111,17 @@ impl Checkout {
         Running::spawn(&mut command)
     }
 
-    /// Starts a broker with these limits and waits until it can be connected to.
+    /// Trusts the manifest, starts a broker with these limits and waits until it can be connected
+    /// to.
     pub fn serve(&self, limits: &[(&str, &str)]) -> Running {
+        // A manifest that is none is trusted by nobody.
+        self.run(["trust", "--yes"]);
+        self.serve_as_it_is(limits)
+    }
+
+    /// Starts a broker with these limits, whatever is trusted, and waits until it can be connected
+    /// to.
+    pub fn serve_as_it_is(&self, limits: &[(&str, &str)]) -> Running {
         let mut args = vec!["serve".to_owned()];
         for (name, value) in limits {
             args.extend(["--limit".to_owned(), format!("{name}={value}")]);
@@ -239,13 +248,19 @@ pub struct Running {
 impl Running {
     /// Starts a command; both its streams are read, so that it never blocks on them.
     pub fn spawn(command: &mut Command) -> Self {
-        let mut child = command
+        let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary under test starts");
-        let stdout = lines(child.stdout.take().expect("it is piped"));
-        let stderr = lines(child.stderr.take().expect("it is piped"));
+        Self::of(child)
+    }
+
+    /// Takes a process that was started; what of it is piped is read.
+    pub fn of(mut child: Child) -> Self {
+        let read = |stream: Option<Box<dyn Read + Send>>| stream.map_or_else(|| channel().1, lines);
+        let stdout = read(child.stdout.take().map(|stream| Box::new(stream) as _));
+        let stderr = read(child.stderr.take().map(|stream| Box::new(stream) as _));
         Self { child, stdout, stderr }
     }
 

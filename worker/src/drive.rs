@@ -31,6 +31,7 @@ use crate::clock::Clock;
 use crate::handler::Report;
 use crate::link::{Discover, Link, LinkEvent};
 use crate::process::{ChildOutput, Escalation, Exit, Member, Running, Spec, Tree};
+use crate::scrub::Scrubber;
 use crate::session::{self};
 use crate::session::{Ended, Local, Notice, Reported, Session};
 use handling::Handling;
@@ -117,6 +118,7 @@ pub async fn run(call: Call, hooks: Hooks<'_>) -> Outcome {
         abandoned: false,
         continued: signal(SignalKind::from_raw(Signal::CONT.as_raw())).ok(),
         wait: Wait::default(),
+        scrubber: Scrubber::new(&call.secrets),
         call,
     };
     while drive.turn().await {}
@@ -162,6 +164,8 @@ struct Drive<'a> {
     abandoned: bool,
     /// Tells that this process continued after a signal had stopped it.
     continued: Option<Signals>,
+    /// Takes the secrets out of what is reported.
+    scrubber: Scrubber,
     /// The longest wait that ended a moment ago: where a stop was in it, it hid there.
     wait: Wait,
 }
@@ -437,6 +441,7 @@ impl Drive<'_> {
 
     fn finish(&mut self, kind: Kind) {
         self.phase = Phase::Over;
+        let kind = self.scrubber.kind(kind);
         if let Kind::Completed { output, .. } = &kind {
             self.output = Some(output.clone());
         }
@@ -452,6 +457,7 @@ impl Drive<'_> {
             detail: None,
             suggestion: None,
         };
+        let kind = self.scrubber.kind(kind);
         self.note(|session| session.emit(kind, now));
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use reeve_protocol::Batch;
 use reeve_protocol::frame::{self, BadFrame};
-use reeve_protocol::peer::{Fenced, Hello, Ping, kind};
+use reeve_protocol::peer::{Attach, Fenced, Hello, Ping, kind};
+use reeve_protocol::redact;
 use tokio::sync::mpsc::Receiver;
 
 use super::left::Left;
@@ -73,6 +74,9 @@ async fn read(
         let mut bad = None;
         for (kind, body) in frames {
             match decode(kind, body) {
+                Ok(Some(WorkerFrame::Attach(attach))) => {
+                    decoded.push(WorkerFrame::Attach(redacted(attach, broker).await));
+                }
                 Ok(Some(frame)) => decoded.push(frame),
                 Ok(None) => tracing::debug!(kind, "a frame of an unknown kind is skipped"),
                 Err(error) => {
@@ -90,6 +94,20 @@ async fn read(
             return bad;
         }
     }
+}
+
+/// Withholds what is declared here as sensitive, whoever reports it.
+async fn redacted(mut attach: Box<Attach>, broker: &Broker) -> Box<Attach> {
+    let registry = broker.registry();
+    let called = &mut attach.description;
+    let declared = registry.descriptors.iter().find(|one| one.id == called.capability);
+    if let Some(one) = declared.filter(|one| redact::has_marks(&one.input)) {
+        let (schema, input) = (one.input.clone(), std::mem::take(&mut called.input));
+        // Its patterns are compiled: not here, where everybody waits.
+        let shown = tokio::task::spawn_blocking(move || redact::shown(&schema, &input)).await;
+        called.input = shown.unwrap_or_else(|_| redact::withheld());
+    }
+    attach
 }
 
 fn decode(frame_kind: u8, body: Bytes) -> Result<Option<WorkerFrame>, BadFrame> {

@@ -1,5 +1,6 @@
 //! `reeve capabilities`: what is declared.
 
+use reeve_broker::trust;
 use reeve_protocol::Descriptor;
 use reeve_protocol::id::CapabilityId;
 use reeve_protocol::stream::Op;
@@ -25,7 +26,10 @@ pub(super) enum CapabilitiesCommand {
 }
 
 pub(super) fn run(ui: &mut Ui, here: &Here, command: CapabilitiesCommand) -> Result<Exit, Failure> {
-    let answer = declared(ui, here)?;
+    let mut answer = declared(ui, here)?;
+    let digest = answer["digest"].as_str().unwrap_or_default();
+    let standing = trust::standing(&here.place, digest).as_str();
+    answer["trust"] = standing.into();
     let list_of = answer["capabilities"].clone();
     let descriptors: Vec<Descriptor> = serde_json::from_value(list_of).map_err(|error| {
         Failure::new(Exit::Failed, format!("the broker's answer cannot be read: {error}"))
@@ -34,7 +38,15 @@ pub(super) fn run(ui: &mut Ui, here: &Here, command: CapabilitiesCommand) -> Res
         ui.warn(problem.as_str().unwrap_or_default());
     }
     match command {
-        CapabilitiesCommand::List => list(ui, &answer, &descriptors),
+        CapabilitiesCommand::List => {
+            list(ui, &answer, &descriptors);
+            let any = descriptors.iter().any(|one| one.process.is_some());
+            if any && ui.format == Format::Text && standing != "trusted" {
+                ui.note(format_args!(
+                    "the manifest is {standing}; `reeve trust` lets the broker run it for others"
+                ));
+            }
+        }
         CapabilitiesCommand::Show { id } => {
             let found = descriptors
                 .iter()

@@ -68,6 +68,7 @@ pub(super) fn worker_call(call: &PlannedCall) -> Result<Call, Failure> {
         build: env!("CARGO_PKG_VERSION").to_owned(),
         seed: u64::from(std::process::id()),
         bound: false,
+        secrets: call.secrets.clone(),
     })
 }
 
@@ -77,7 +78,7 @@ fn process_call(call: &PlannedCall, planned: &PlannedProcess) -> Result<ProcessC
     let program = argv.next().ok_or_else(|| Failure::new(Exit::Usage, "no program is named"))?;
     let stdin = match &planned.stdin {
         Some(value) => StdinSource::Bytes(
-            serde_json::to_vec(value)
+            serde_json::to_vec(&value.0)
                 .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?,
         ),
         // What is typed at a terminal goes to the group in front of it, and the child leads its own.

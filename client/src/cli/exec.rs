@@ -61,5 +61,6 @@ fn plan(here: &Here, args: ExecArgs) -> Result<PlannedCall, Failure> {
         })),
         place: here.place.clone(),
         limits: Limits::default(),
+        secrets: Vec::new(),
     })
 }

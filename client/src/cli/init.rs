@@ -8,7 +8,7 @@ use reeve_protocol::init;
 use rustix::fs::{Mode, OFlags};
 use serde_json::json;
 
-use super::Here;
+use super::{Here, trust};
 use crate::failure::{Exit, Failure};
 use crate::ui::{Format, Ui};
 
@@ -17,7 +17,8 @@ const READ_BYTES: u64 = 1 << 20;
 
 /// Write a manifest for this checkout
 ///
-/// Declares what the files of the checkout suggest. Changes no file but reeve.toml.
+/// Declares what the files of the checkout suggest, and trusts that. Changes no file of the
+/// checkout but reeve.toml.
 #[derive(Debug, clap::Args)]
 pub(super) struct InitArgs {
     /// Replace a manifest that is there
@@ -29,6 +30,10 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: InitArgs) -> Result<Exit, Fail
     let path = here.place.manifest();
     let text = proposal(&here.place.root);
     write(&path, &text, args.force)?;
+    // Whoever writes it knows what it says.
+    if let Err(failure) = trust::record(&here.place, &text) {
+        ui.warn(format_args!("it is not trusted yet: {}", failure.message));
+    }
     match ui.format {
         Format::Text => {
             ui.line(path.display());

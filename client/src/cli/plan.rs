@@ -16,6 +16,8 @@ use reeve_protocol::input::{self, Template};
 use reeve_protocol::limits::Limits;
 use reeve_protocol::manifest;
 use reeve_protocol::place::Place;
+use reeve_protocol::redact::{Sensitive, Withheld};
+use reeve_protocol::secret::{Hidden, Secret};
 use reeve_protocol::snapshot::{Actor, ActorKind, Description};
 use reeve_worker::drive::HandlerCall;
 use reeve_worker::handler::{BadHandler, Site};
@@ -66,6 +68,8 @@ pub(super) struct PlannedCall {
     pub place: Place,
     /// The bounds until a broker says its own.
     pub limits: Limits,
+    /// What is taken out of everything that is reported.
+    pub secrets: Vec<Secret>,
 }
 
 /// What a call does.
@@ -87,7 +91,7 @@ pub(super) struct PlannedProcess {
     /// How it is carried out.
     pub process: Process,
     /// What it reads on its standard input as one document; `None` for what `process.stdin` says.
-    pub stdin: Option<Value>,
+    pub stdin: Option<Hidden<Value>>,
     /// Whether it gets all of this process's environment and its standard input, as `exec` does.
     pub all_env: bool,
     /// How long it may run.
@@ -109,7 +113,9 @@ pub(super) fn plan_of(
     asked: Asked,
 ) -> Result<PlannedCall, Fault> {
     let grace;
-    let described = input.clone();
+    let Withheld { shown, secrets } = Sensitive::new(&descriptor.input)
+        .map_err(|bad| not_ready(descriptor).hint(bad.to_string()))?
+        .withhold(&input);
     let work = match (&descriptor.process, here.handlers.get(&descriptor.id)) {
         (Some(process), _) => {
             grace = Duration::from_millis(process.cancel_grace_ms);
@@ -127,10 +133,11 @@ pub(super) fn plan_of(
     Ok(PlannedCall {
         id: asked.id,
         role: asked.role,
-        description: describe(here, descriptor, millis(grace), described, asked),
+        description: describe(here, descriptor, millis(grace), shown, asked),
         work,
         place: here.place.clone(),
         limits: limits.clone(),
+        secrets,
     })
 }
 
@@ -146,7 +153,7 @@ fn process_of(
         argv: input::argv(&template, &input)?,
         cwd: here.place.root.join(&process.cwd),
         process: process.clone(),
-        stdin: (process.stdin == Stdin::Input).then_some(input),
+        stdin: (process.stdin == Stdin::Input).then_some(Hidden(input)),
         all_env: false,
         timeout: descriptor.timeout(),
     })

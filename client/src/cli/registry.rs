@@ -28,6 +28,7 @@ pub(super) fn read(place: &Place, handlers: &Handlers) -> Declared {
             loaded.descriptors.extend(read.manifest.capabilities.into_values());
             loaded.limits = Some(read.manifest.limits);
             loaded.digest = read.manifest.digest;
+            loaded.text = read.text.into();
             Declared { loaded, warnings: read.warnings, error: None }
         }
         Err(error) => Declared { loaded, warnings: Vec::new(), error: Some(error) },

@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 use super::Here;
 use super::orphans::Marked;
 use super::registry::{self, Declared};
+use super::trust;
+use crate::checkout;
 use crate::failure::{Exit, Failure, chain};
 use crate::manifest_file::ManifestFileError;
 use crate::ui::{Format, Ui};
@@ -62,6 +64,9 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: ServeArgs) -> Result<Exit, Fai
     let limits = declared.limits.unwrap_or(bare);
     for problem in &declared.problems {
         ui.warn(problem);
+    }
+    if checkout::discover(&place)?.serving().is_none() {
+        trust::offer(ui, here)?;
     }
     let options = Options {
         place: place.clone(),

@@ -3,7 +3,7 @@
 use reeve_protocol::stream::Op;
 use serde_json::{Map, Value, json};
 
-use super::{Here, block_on, broker};
+use super::{Here, block_on, broker, trust};
 use crate::checkout::{self, Found};
 use crate::failure::{Exit, Failure};
 use crate::ui::{Format, Ui};
@@ -26,6 +26,7 @@ pub(super) fn run(ui: &mut Ui, here: &Here, args: StatusArgs) -> Result<Exit, Fa
     told.insert("serving".to_owned(), serving.into());
     told.insert("root".to_owned(), json!(here.place.root));
     told.insert("checkout".to_owned(), json!(here.place.id));
+    told.insert("trust".to_owned(), trust::word(here).into());
     if let Found::Serving(lease) = &found {
         let lease = serde_json::to_value(lease).unwrap_or_default();
         told.extend(

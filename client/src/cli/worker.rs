@@ -10,9 +10,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use reeve_protocol::pool::{Assignment, DirectCall, FromPool, LINE_MAX, ToPool};
+use reeve_protocol::redact::Sensitive;
 use reeve_protocol::{Code, Fault};
 use reeve_worker::drive::{self, Hooks};
 use reeve_worker::handler::Ctx;
+use reeve_worker::scrub::Scrubber;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
@@ -175,11 +177,21 @@ impl Pooled<'_> {
         let Some(handler) = self.here.handlers.get(&capability.id).map(Arc::clone) else {
             return refused(not_ready(&capability));
         };
+        let Ok(sensitive) = Sensitive::new(&capability.input) else {
+            return refused(not_ready(&capability));
+        };
+        let scrubber = Scrubber::new(&sensitive.withhold(&input).secrets);
         let site = Arc::new(site_of(self.here, &limits));
-        let work = move || handler.call(&Ctx::silent(site), input);
+        let work = move || handler.call(&Ctx::silent(site), input.0);
         match tokio::task::spawn_blocking(work).await {
-            Ok(Ok(value)) => FromPool::Answer(value),
-            Ok(Err(fault)) => refused(fault),
+            Ok(Ok(mut value)) => {
+                scrubber.value(&mut value);
+                FromPool::Answer(value)
+            }
+            Ok(Err(mut fault)) => {
+                scrubber.fault(&mut fault);
+                refused(fault)
+            }
             Err(_) => refused(Fault::new(Code::Internal, "the handler broke")),
         }
     }
@@ -204,6 +216,6 @@ fn plan(here: &Here, assignment: Assignment) -> Result<PlannedCall, Failure> {
         actor: description.actor.clone(),
         parent_id: description.parent_id,
     };
-    let planned = plan_of(here, &capability, input, &limits, asked)?;
+    let planned = plan_of(here, &capability, input.0, &limits, asked)?;
     Ok(PlannedCall { description, ..planned })
 }

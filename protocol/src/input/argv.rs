@@ -9,8 +9,9 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::schema::{Sensitive, resolve, sensitive};
+use super::schema::resolve;
 use crate::fault::{Code, Fault, Problem, Stage};
+use crate::redact::Sensitive;
 use crate::strict::shown;
 
 /// Arguments of one command, at most.
@@ -75,7 +76,7 @@ impl Template {
             let count = command.len();
             return Err(whole(format!("{count} arguments; at most {ARGUMENTS_MAX} are taken")));
         }
-        let sensitive = sensitive(schema);
+        let sensitive = Sensitive::new(schema).map_err(|error| whole(error.to_string()))?;
         let mut errors = Vec::new();
         let mut arguments = Vec::new();
         for (at, text) in command.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! What a schema says about itself: its size, its defaults, what it marks as sensitive.
+//! What a schema says about itself: its size, its references, its defaults.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 
 use serde_json::{Map, Value, json};
@@ -22,11 +22,11 @@ pub struct BadSchema {
 }
 
 impl BadSchema {
-    pub(super) fn new(message: impl Into<String>) -> Self {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), pointer: String::new() }
     }
 
-    pub(super) fn at(mut self, pointer: String) -> Self {
+    pub(crate) fn at(mut self, pointer: String) -> Self {
         self.pointer = pointer;
         self
     }
@@ -49,32 +49,6 @@ impl fmt::Display for BadSchema {
 
 impl std::error::Error for BadSchema {}
 
-/// What a schema marks as sensitive: `format: "password"`, `writeOnly`, `x-reeve-sensitive`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sensitive {
-    /// Members at the top that are, or hold, something marked.
-    names: BTreeSet<String>,
-    /// Something is marked whose member has no name of its own.
-    anywhere: bool,
-}
-
-impl Sensitive {
-    /// Returns whether anything is marked.
-    pub fn any(&self) -> bool {
-        self.anywhere || !self.names.is_empty()
-    }
-
-    /// Returns whether the member `name` at the top may hold something marked.
-    pub fn covers(&self, name: &str) -> bool {
-        self.anywhere || self.names.contains(name)
-    }
-}
-
-/// Keywords whose value is data, not a schema.
-const DATA: [&str; 5] = ["const", "default", "enum", "example", "examples"];
-/// Keywords whose value maps free names to schemas.
-const NAMED: [&str; 4] = ["patternProperties", "dependentSchemas", "$defs", "definitions"];
-
 /// Keywords that may apply several schemas to one value.
 const BRANCHES: [&str; 9] = [
     "allOf",
@@ -87,75 +61,6 @@ const BRANCHES: [&str; 9] = [
     "patternProperties",
     "unevaluatedProperties",
 ];
-
-/// Finds what a schema marks as sensitive, through every way in which one schema applies another.
-///
-/// What cannot be followed counts as marked when anything in the schema is.
-pub fn sensitive(schema: &Value) -> Sensitive {
-    let mut found = Sensitive::default();
-    let mut seen: HashSet<(Option<&str>, *const Value)> = HashSet::new();
-    let mut open: Vec<(Option<&str>, &Value)> = vec![(None, schema)];
-    while let Some((name, at)) = open.pop() {
-        if !seen.insert((name, std::ptr::from_ref(at))) {
-            continue;
-        }
-        let members = match at {
-            Value::Object(members) => members,
-            Value::Array(items) => {
-                open.extend(items.iter().map(|item| (name, item)));
-                continue;
-            }
-            _ => continue,
-        };
-        if marks(members) {
-            match name {
-                Some(name) => drop(found.names.insert(name.to_owned())),
-                None => found.anywhere = true,
-            }
-        }
-        for (key, value) in members {
-            follow(schema, name, key, value, &mut open);
-        }
-    }
-    found
-}
-
-/// Puts the schemas that a keyword applies on the list of what is still to be looked at.
-fn follow<'s>(
-    root: &'s Value,
-    name: Option<&'s str>,
-    key: &'s str,
-    value: &'s Value,
-    open: &mut Vec<(Option<&'s str>, &'s Value)>,
-) {
-    match (key, value) {
-        ("$defs" | "definitions", _) => {} // Looked at where something refers to them.
-        ("$ref" | "$dynamicRef", Value::String(target)) => {
-            let target = resolve(root, target);
-            open.push((name, target.unwrap_or(root)));
-            if target.is_none()
-                && let Some(definitions) = root.get("$defs").and_then(Value::as_object)
-            {
-                open.extend(definitions.values().map(|definition| (name, definition)));
-            }
-        }
-        ("properties", Value::Object(properties)) => {
-            open.extend(properties.iter().map(|(key, value)| (name.or(Some(key)), value)));
-        }
-        (_, Value::Object(schemas)) if NAMED.contains(&key) => {
-            open.extend(schemas.values().map(|schema| (name, schema)));
-        }
-        _ if DATA.contains(&key) => {}
-        _ => open.push((name, value)),
-    }
-}
-
-fn marks(schema: &Map<String, Value>) -> bool {
-    let set = |key: &str| schema.get(key).is_some_and(|value| value != &Value::Bool(false));
-    schema.get("format").and_then(Value::as_str) == Some("password")
-        || set("writeOnly")
-        || set("x-reeve-sensitive")
-}
 
 /// Follows a reference within the schema.
 pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {

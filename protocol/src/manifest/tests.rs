@@ -332,6 +332,14 @@ fn a_sensitive_member_goes_by_stdin_only() {
 }
 
 #[test]
+fn a_mark_that_cannot_be_followed_is_refused_with_its_place() {
+    let text = "[capability.a]\ncommand = [\"x\"]\nstdin = \"input\"\n\
+        input = { not = { properties.k = { writeOnly = true } } }\n";
+    refused(text, ":4:9: the input's schema: `not` leads to a mark");
+    refused(text, "at /not");
+}
+
+#[test]
 fn a_schema_is_compiled_when_it_is_declared() {
     refused(&with("input = { type = \"array\" }"), "must be \"object\"");
     refused(&with("input = { properties.a = { type = \"text\" } }"), "the input's schema");

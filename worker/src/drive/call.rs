@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use reeve_protocol::secret::Secret;
 use reeve_protocol::snapshot::Description;
 use reeve_protocol::{ExecutionId, Limits};
 use serde_json::Value;
@@ -32,6 +33,8 @@ pub struct Call {
     pub seed: u64,
     /// Whether nothing may begin that a broker has not granted.
     pub bound: bool,
+    /// What is taken out of everything that is reported.
+    pub secrets: Vec<Secret>,
 }
 
 /// What a call does.

@@ -71,7 +71,10 @@ impl Drive<'_> {
     pub(super) fn on_reports(&mut self, reports: Vec<Report>, now: Now) {
         for report in reports {
             match report {
-                Report::Kind(kind) => self.note(|session| session.emit(kind, now)),
+                Report::Kind(kind) => {
+                    let kind = self.scrubber.kind(kind);
+                    self.note(|session| session.emit(kind, now));
+                }
                 Report::Ended(returned) => {
                     self.session.handle_released(Vec::new(), now);
                     let end = verdict::of_handler(returned, self.stop, self.call.work.timeout());

@@ -68,6 +68,7 @@ impl Drive<'_> {
             output: process.output,
             events: process.events,
             line_chars: self.call.limits.max_line_chars,
+            scrubber: self.scrubber.clone(),
             launcher: process.launcher.clone(),
             cgroup: process.cgroup,
         };
@@ -159,7 +160,9 @@ impl Drive<'_> {
             self.diagnose("survivor", summary, now);
         }
         let names = survivors.iter().map(|member| format!("{} {}", member.pid, member.comm));
-        self.session.handle_released(names.collect(), now);
+        let mut names: Vec<String> = names.collect();
+        names.iter_mut().for_each(|name| self.scrubber.text(name));
+        self.session.handle_released(names, now);
         let timeout = self.call.work.timeout();
         let end = verdict::of(self.exit, self.stop, timeout, self.output.take());
         self.finish(verdict::about(end, self.call.execution));

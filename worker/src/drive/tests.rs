@@ -69,6 +69,7 @@ fn call(directory: &Path, script: &str) -> Call {
         build: "test".to_owned(),
         seed: 1,
         bound: false,
+        secrets: Vec::new(),
     }
 }
 
@@ -346,6 +347,24 @@ async fn a_call_is_reported_from_grant_to_completed() {
     assert_eq!(seen.lines(), taken.lines);
     assert_eq!(seen.tags(), taken.tags());
     assert!(seen.notices.is_empty());
+}
+
+#[tokio::test]
+async fn a_secret_is_in_nothing_that_is_reported_not_even_in_the_name_of_a_process() {
+    let secret = "hunter2-Zebra";
+    let change = |call: &mut Call| {
+        process(call).stdin = StdinSource::Bytes(secret.as_bytes().to_vec());
+        call.secrets = vec![reeve_protocol::secret::Secret::new(secret)];
+        assert!(!format!("{call:?}").contains("hunter2"), "{call:?}");
+    };
+    let script = r#"read -r it; echo "<$it>"; cp "$(command -v sh)" "$it"
+        "./$it" -c 'while :; do sleep 1; done' >&- 2>&- &
+        until test "$(cat "/proc/$!/comm")" = "$it"; do sleep 0.01; done"#;
+    let (seen, taken) = run_beside(Manner::Good, change, script).await;
+    assert_eq!(taken.lines, ["<[redacted]>"]);
+    let told = format!("{:?} {taken:?} {:?}", seen.facts, seen.outcome);
+    assert!(!told.contains("hunter2"), "{told}");
+    assert!(told.contains("outlived it and were ended: [redacted] (pid"), "{told}");
 }
 
 #[tokio::test]

@@ -78,10 +78,11 @@ impl Running {
     /// [`SpawnError`]; then nothing of it runs.
     pub fn spawn(spec: Spec, now: fn() -> Timestamp) -> Result<Self, SpawnError> {
         let line_chars = spec.line_chars;
+        let scrubber = spec.scrubber.clone();
         let Launched { tree, stdout, stderr, events, stdin } = launch(spec)?;
         let setup = |what| move |error: io::Error| SpawnError::Setup { what, source: error };
         let reader = |fd, stream| {
-            Reader::new(fd, stream, line_chars).map_err(setup("a reader of the output"))
+            Reader::new(fd, stream, line_chars, &scrubber).map_err(setup("a reader of the output"))
         };
         let pidfd = pidfd(&tree).map_err(setup("a watch of the process"))?;
         let stdin = match stdin {
@@ -96,7 +97,10 @@ impl Running {
             stdout: Some(reader(stdout, Output::Stdout)?),
             stderr: stderr.map(|fd| reader(fd, Output::Stderr)).transpose()?,
             said: events
-                .map(|fd| Said::new(fd, line_chars).map_err(setup("a reader of the events")))
+                .map(|fd| {
+                    Said::new(fd, line_chars, scrubber.clone())
+                        .map_err(setup("a reader of the events"))
+                })
                 .transpose()?,
             stdin,
             now,

@@ -18,6 +18,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
 use crate::process::descriptor::{self, watched};
+use crate::scrub::{self, CleanLines, Scrubber};
 
 /// Bytes that one read may take.
 pub const READ_BYTES: usize = 256 << 10;
@@ -36,17 +37,25 @@ pub(crate) struct Reader {
     fd: AsyncFd<OwnedFd>,
     stream: Output,
     lines: Lines,
+    /// Only where there are secrets.
+    scrub: Option<Box<Scrub>>,
     tiny_reads: u32,
     pause_until: Option<Instant>,
 }
 
 impl Reader {
     /// Takes the reading end of a stream; it must not block.
-    pub fn new(fd: OwnedFd, stream: Output, line_chars: usize) -> io::Result<Self> {
+    pub fn new(
+        fd: OwnedFd,
+        stream: Output,
+        line_chars: usize,
+        scrubber: &Scrubber,
+    ) -> io::Result<Self> {
         Ok(Self {
             fd: watched(fd, Interest::READABLE)?,
             stream,
             lines: Lines::new(line_chars),
+            scrub: Scrub::new(scrubber),
             tiny_reads: 0,
             pause_until: None,
         })
@@ -77,7 +86,10 @@ impl Reader {
         };
         self.pace(length);
         let mut text = Vec::with_capacity(length + 64);
-        let lines = self.lines.push(&scratch[..length], &mut text);
+        let lines = match &mut self.scrub {
+            None => self.lines.push(&scratch[..length], &mut text),
+            Some(scrub) => scrub.push(&mut self.lines, &scratch[..length], &mut text),
+        };
         split(now(), self.stream, lines, text, chunks);
         Some(length)
     }
@@ -85,7 +97,10 @@ impl Reader {
     /// Takes the end of the stream: what has no line end is a line, too.
     pub fn finish(mut self, now: fn() -> Timestamp, chunks: &mut VecDeque<LogChunk>) {
         let mut text = Vec::new();
-        let lines = self.lines.finish(&mut text);
+        let lines = match &mut self.scrub {
+            None => self.lines.finish(&mut text),
+            Some(scrub) => scrub.finish(&mut self.lines, &mut text),
+        };
         split(now(), self.stream, lines, text, chunks);
     }
 
@@ -93,6 +108,42 @@ impl Reader {
         self.tiny_reads = if length < TINY_BYTES { self.tiny_reads.saturating_add(1) } else { 0 };
         let pauses = self.tiny_reads >= TINY_READS;
         self.pause_until = pauses.then(|| Instant::now() + PAUSE);
+    }
+}
+
+/// The search for secrets in one stream: in its bytes as they come, and in its lines once they are
+/// clean, since what a terminal acts on may have stood in the middle of one.
+#[derive(Debug)]
+struct Scrub {
+    raw: scrub::Stream,
+    clean: CleanLines,
+}
+
+impl Scrub {
+    fn new(scrubber: &Scrubber) -> Option<Box<Self>> {
+        Some(Box::new(Self { raw: scrubber.stream()?, clean: scrubber.lines()? }))
+    }
+
+    /// Does what [`Lines::push`] does.
+    fn push(&mut self, lines: &mut Lines, bytes: &[u8], text: &mut Vec<u8>) -> u32 {
+        let (mut raw, mut cleaned) = (Vec::with_capacity(bytes.len()), Vec::new());
+        self.raw.push(bytes, &mut raw);
+        lines.push(&raw, &mut cleaned);
+        let count;
+        (*text, count) = self.clean.push(&cleaned);
+        count
+    }
+
+    /// Does what [`Lines::finish`] does.
+    fn finish(&mut self, lines: &mut Lines, text: &mut Vec<u8>) -> u32 {
+        let (mut raw, mut cleaned) = (Vec::new(), Vec::new());
+        self.raw.finish(&mut raw);
+        lines.push(&raw, &mut cleaned);
+        lines.finish(&mut cleaned);
+        let (first, count) = self.clean.push(&cleaned);
+        let (last, more) = self.clean.finish();
+        *text = [first, last].concat();
+        count + more
     }
 }
 
@@ -145,6 +196,35 @@ mod tests {
         let mut chunks = VecDeque::new();
         split(Timestamp::default(), Output::Stderr, 3, text, &mut chunks);
         assert_eq!(chunks.iter().map(|chunk| chunk.lines).collect::<Vec<_>>(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_secret_is_found_with_terminal_sequences_in_its_middle() {
+        let secret = "hunter2-Zebra";
+        let scrubber = Scrubber::new(&[reeve_protocol::secret::Secret::new(secret)]);
+        for at in 0..=secret.len() {
+            for sequence in ["\x1b[1;31m", "\x1b]0;title\x07", "\x1b(B", "\u{9b}0m"] {
+                let (left, right) = secret.split_at(at);
+                let text = format!("<{left}{sequence}{right}>\n<{secret}>\nlast {left}");
+                for size in [1, 5, text.len()] {
+                    let (mut lines, mut out) = (Lines::new(2_000), Vec::new());
+                    let mut scrub = Scrub::new(&scrubber).unwrap();
+                    let mut count = 0;
+                    for piece in text.as_bytes().chunks(size) {
+                        let mut text = Vec::new();
+                        count += scrub.push(&mut lines, piece, &mut text);
+                        out.extend(text);
+                    }
+                    let mut text = Vec::new();
+                    count += scrub.finish(&mut lines, &mut text);
+                    out.extend(text);
+                    let last = if at == secret.len() { "[redacted]" } else { left };
+                    let expected = format!("<[redacted]>\n<[redacted]>\nlast {last}\n");
+                    assert_eq!(String::from_utf8(out).unwrap(), expected, "{at} {sequence:?}");
+                    assert_eq!(count, 3);
+                }
+            }
+        }
     }
 
     #[test]

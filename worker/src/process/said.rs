@@ -14,6 +14,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::process::descriptor::{self, watched};
+use crate::scrub::Scrubber;
 
 /// Bytes of one line; a longer one is a bad line.
 pub const LINE_BYTES: usize = 256 << 10;
@@ -31,9 +32,9 @@ pub(crate) struct Said {
 
 impl Said {
     /// Takes the reading end of the pipe; it must not block.
-    pub fn new(fd: OwnedFd, line_chars: usize) -> io::Result<Self> {
+    pub fn new(fd: OwnedFd, line_chars: usize, scrubber: Scrubber) -> io::Result<Self> {
         let fd = watched(fd, Interest::READABLE)?;
-        Ok(Self { fd, parser: Parser::new(line_chars) })
+        Ok(Self { fd, parser: Parser::new(line_chars, scrubber) })
     }
 
     /// Waits until there is something to read. Nothing is lost when the wait is given up.
@@ -63,11 +64,12 @@ struct Parser {
     too_long: bool,
     warnings: u32,
     line_chars: usize,
+    scrubber: Scrubber,
 }
 
 impl Parser {
-    fn new(line_chars: usize) -> Self {
-        Self { line: Vec::new(), too_long: false, warnings: 0, line_chars }
+    fn new(line_chars: usize, scrubber: Scrubber) -> Self {
+        Self { line: Vec::new(), too_long: false, warnings: 0, line_chars, scrubber }
     }
 
     fn push(&mut self, bytes: &[u8]) -> Vec<ChildEvent> {
@@ -108,9 +110,19 @@ impl Parser {
             .map_err(|error| format!("a line is not JSON: {error}"))
             .and_then(|value| event::from_child(&value));
         match event {
-            Ok(ChildEvent::Kind(kind)) => Some(ChildEvent::Kind(clean(kind, self.line_chars))),
-            Ok(output @ ChildEvent::Output(_)) => Some(output),
-            Err(reason) => self.warning(&reason),
+            // Before a text is cut, and again when it is clean.
+            Ok(ChildEvent::Kind(kind)) => {
+                let kind = clean(self.scrubber.kind(kind), self.line_chars);
+                Some(ChildEvent::Kind(self.scrubber.kind(kind)))
+            }
+            Ok(ChildEvent::Output(mut value)) => {
+                self.scrubber.value(&mut value);
+                Some(ChildEvent::Output(value))
+            }
+            Err(mut reason) => {
+                self.scrubber.text(&mut reason);
+                self.warning(&reason)
+            }
         }
     }
 
@@ -197,7 +209,7 @@ mod tests {
 
 {"type":"execution.progress","data":{"current":4,"message":"end"}}"#;
         for size in [1, 7, line.len()] {
-            let mut parser = Parser::new(100);
+            let mut parser = Parser::new(100, Scrubber::default());
             let mut events: Vec<_> =
                 line.chunks(size).flat_map(|piece| parser.push(piece)).collect();
             events.extend(parser.finish());
@@ -208,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_bad_line_is_a_warning_that_names_what_is_wrong() {
-        let mut parser = Parser::new(100);
+        let mut parser = Parser::new(100, Scrubber::default());
         let events = parser.push(
             b"hello\n[]\n{\"type\":\"execution.failed\"}\n{\"type\":\"progress\"}\n\
             {\"type\":\"execution.progress\",\"data\":{\"current\":-1}}\n\xFF\n",
@@ -222,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_line_is_bounded_and_the_next_one_counts_again() {
-        let mut parser = Parser::new(100);
+        let mut parser = Parser::new(100, Scrubber::default());
         let data = "x".repeat(LINE_BYTES - r#"{"type":"execution.output","data":""}"#.len());
         let fits = format!("{{\"type\":\"execution.output\",\"data\":\"{data}\"}}\n");
         assert_eq!(parser.push(fits.as_bytes()), [ChildEvent::Output(data.clone().into())]);
@@ -233,14 +245,14 @@ mod tests {
 
     #[test]
     fn only_the_first_bad_lines_are_told_of() {
-        let mut parser = Parser::new(100);
+        let mut parser = Parser::new(100, Scrubber::default());
         let events = parser.push("no\n".repeat(WARNINGS_MAX as usize + 5).as_bytes());
         assert_eq!(events.len(), WARNINGS_MAX as usize);
     }
 
     #[test]
     fn a_log_line_that_is_too_long_is_cut_and_marked() {
-        let mut parser = Parser::new(4);
+        let mut parser = Parser::new(4, Scrubber::default());
         let say = |text: &str| {
             format!(
                 "{{\"type\":\"execution.log\",\"data\":{{\"stream\":\"stdout\",\"message\":\"{text}\"}}}}\n"

@@ -4,12 +4,15 @@
 //! kernel would take the arguments and the environment. Starts nothing itself.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
+
+use crate::scrub::Scrubber;
 
 /// Bytes that one argument or variable may have, its final NUL included.
 const ONE_MAX: u64 = 128 << 10;
@@ -35,6 +38,8 @@ pub struct Spec {
     pub events: bool,
     /// Characters of one line of output; the rest is cut and marked.
     pub line_chars: usize,
+    /// Takes secrets out of what it writes and says.
+    pub scrubber: Scrubber,
     /// Our own executable, which puts a process on a terminal; needed for that only.
     pub launcher: Option<PathBuf>,
     /// Whether to give it a cgroup of its own, where one can be made.
@@ -42,7 +47,7 @@ pub struct Spec {
 }
 
 /// What a process reads on its standard input.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub enum StdinSource {
     /// Nothing: it reads the end at once.
     #[default]
@@ -51,6 +56,17 @@ pub enum StdinSource {
     Bytes(Vec<u8>),
     /// What this process reads. On a terminal of its own nothing.
     Inherit,
+}
+
+impl fmt::Debug for StdinSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("Null"),
+            // It may hold secrets.
+            Self::Bytes(bytes) => write!(f, "Bytes(*** {})", bytes.len()),
+            Self::Inherit => f.write_str("Inherit"),
+        }
+    }
 }
 
 /// Where the output of a process goes.

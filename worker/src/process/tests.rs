@@ -38,6 +38,7 @@ fn program(program: &str, args: &[&str]) -> Spec {
         output: OutputMode::Capture,
         events: false,
         line_chars: LINE_CHARS,
+        scrubber: crate::scrub::Scrubber::default(),
         launcher: None,
         cgroup: false,
     }

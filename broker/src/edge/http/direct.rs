@@ -65,7 +65,7 @@ pub async fn answer(
         from_query(request.uri().query(), &capability.input)?
     };
     let broker = surface.broker();
-    let admitted = admit(&broker.registry(), &surface.0.validators, &capability.id, input).await?;
+    let admitted = admit(broker, &surface.0.validators, &capability.id, input).await?;
     Ok(broker.call(admitted).await?)
 }
 

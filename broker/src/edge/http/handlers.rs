@@ -117,7 +117,7 @@ pub async fn start(request: Request<Body>, surface: &Surface) -> Result<Value, R
         }
     };
     let input = members.get("input").cloned().unwrap_or_default();
-    let admitted = admit(&surface.broker().registry(), &surface.0.validators, &id, input).await?;
+    let admitted = admit(surface.broker(), &surface.0.validators, &id, input).await?;
     let actor = Actor { kind: ActorKind::Http, peer: None, pid: None };
     surface.broker().start(admitted, actor, key).await.map_err(|fault| {
         let conflict = fault.reason.as_deref() == Some("idempotency_conflict");

@@ -13,6 +13,7 @@ use http::Request;
 use reeve_protocol::batch::Builder;
 use reeve_protocol::capability::{CapabilityKind, Effect, OnWorkerLoss};
 use reeve_protocol::peer::{Attach, Cancel, Fenced, Grant};
+use reeve_protocol::redact;
 use reeve_protocol::snapshot::{Actor, ActorKind, Description};
 use reeve_protocol::{
     Batch, CapabilityId, Class, Code, ExecutionId, Fault, Kind, LogChunk, Seq, Stamped, Timestamp,
@@ -370,6 +371,7 @@ fn describe(value: &Value, pid: u32, broker: &Broker) -> Result<Description, Fau
     if !input.is_object() {
         return Err(bad("shape", "\"input\" is an object"));
     }
+    let input = shown(broker, &capability, &input);
     Ok(Description {
         title: reeve_protocol::sanitise::text(title, 200),
         kind: declared.map_or(CapabilityKind::Process, |one| one.kind),
@@ -385,6 +387,13 @@ fn describe(value: &Value, pid: u32, broker: &Broker) -> Result<Description, Fau
         parent_id: None,
         capability,
     })
+}
+
+/// Returns an input as everybody may see it, where what it belongs to is declared here.
+fn shown(broker: &Broker, capability: &CapabilityId, input: &Value) -> Value {
+    let registry = broker.registry();
+    let declared = registry.descriptors.iter().find(|one| one.id == *capability);
+    declared.map_or_else(|| input.clone(), |one| redact::shown(&one.input, input))
 }
 
 /// Reads a public event, with its envelope or without.
@@ -417,10 +426,13 @@ fn read_event(
         let message = format!("event {at}: max_value_bytes is {}", broker.limits.max_value_bytes);
         return Err(Fault::new(Code::TooLarge, message).because("value_too_large"));
     }
-    let kind = Kind::from_parts(tag, data).map_err(|error| {
+    let mut kind = Kind::from_parts(tag, data).map_err(|error| {
         let error = reeve_protocol::sanitise::text(&error.to_string(), 200);
         bad("event_data", format!("event {at}: {error}"))
     })?;
+    if let Kind::Created { capability, input, .. } = &mut kind {
+        *input = shown(broker, capability, input);
+    }
     let at = match members.get("timestamp") {
         None => now,
         Some(text) => text
