@@ -1,11 +1,12 @@
 //! What a handler is given: its reports, its checkout, and a way to ask the broker.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use reeve_protocol::place::Place;
 use reeve_protocol::stream::Op;
-use reeve_protocol::{Code, ExecutionId, Fault, Limits};
+use reeve_protocol::{CapabilityId, Code, ExecutionId, Fault, Limits};
 use serde_json::Value;
 
 use super::Progress;
@@ -48,6 +49,8 @@ pub struct Site {
     pub limits: Limits,
     /// The version of this program.
     pub version: String,
+    /// The ids of its handlers, which no manifest can declare.
+    pub handlers: BTreeSet<CapabilityId>,
     /// Asks the broker.
     pub broker: Arc<dyn Ask>,
 }

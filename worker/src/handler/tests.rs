@@ -18,7 +18,13 @@ pub fn site(root: &std::path::Path) -> Site {
         repository: Repository { name: "it".into(), ..Repository::default() },
     };
     let broker = Arc::new(NoBroker);
-    Site { place, limits: Limits::default(), version: "1.2.3".into(), broker }
+    Site {
+        place,
+        limits: Limits::default(),
+        version: "1.2.3".into(),
+        handlers: Default::default(),
+        broker,
+    }
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -171,11 +177,9 @@ fn every_built_in_handler_is_declared_well() {
             .unwrap_or_else(|bad| panic!("{id}: {bad}"));
         assert!(reeve_protocol::manifest::is_reserved(id), "{id} can be taken by a manifest");
         assert!(!descriptor.description.is_empty() && !descriptor.title.is_empty(), "{id}");
-        assert_eq!(
-            (&*descriptor.provenance, descriptor.effect),
-            ("built-in", Effect::Read),
-            "{id}"
-        );
+        let stops = id.as_str() == "executions.cancel";
+        let effect = if stops { Effect::Write } else { Effect::Read };
+        assert_eq!((&*descriptor.provenance, descriptor.effect), ("built-in", effect), "{id}");
     }
     assert_eq!(handlers.descriptors().len(), handlers.ids().count());
 }
