@@ -321,24 +321,38 @@ impl Verifier<'_> {
     /// Verifies the links of a document.
     fn document(&mut self, path: &Path, text: &str) {
         let mut wrongs = Vec::new();
+        let mut known: BTreeMap<PathBuf, Seen> = BTreeMap::new();
         for link in text::links(text, path) {
-            let seen = self.root.look(&link.path);
-            // A name without an ending is a page to some generators.
-            let is_page = || {
-                let page = PathBuf::from(format!("{}.md", link.path.display()));
-                link.path.extension().is_none() && self.root.look(&page) == Seen::There
-            };
+            if self.ctx.progress.cancelled() {
+                return;
+            }
+            let look = || self.leads_to(&link.path);
+            let seen = *known.entry(link.path.clone()).or_insert_with(look);
             match seen {
-                Seen::Missing | Seen::Circle if !is_page() => {
+                // Of those that are only counted the place is not looked up.
+                Seen::Missing | Seen::Circle if wrongs.len() >= FINDINGS_OF_FILE => {
+                    wrongs.push(Wrong::somewhere(String::new()));
+                }
+                Seen::Missing | Seen::Circle => {
                     let (line, column) = syntax::place(text, link.offset);
                     let message = format!("the link to {:?} leads nowhere", link.target);
-                    wrongs.push(Wrong { line, column, message, suggestion: None });
+                    wrongs.push(Wrong { line, column, ..Wrong::somewhere(message) });
                 }
                 Seen::Outside => self.report.unseen.outside += 1,
-                Seen::There | Seen::Missing | Seen::Circle | Seen::Unknown => {}
+                Seen::There | Seen::Unknown => {}
             }
         }
         self.note(Subject::Markdown, path, wrongs);
+    }
+
+    /// Follows a link of a document; a name without an ending is a page to some generators.
+    fn leads_to(&self, path: &Path) -> Seen {
+        let seen = self.root.look(path);
+        if seen != Seen::Missing || path.extension().is_some() {
+            return seen;
+        }
+        let page = PathBuf::from(format!("{}.md", path.display()));
+        if self.root.look(&page) == Seen::There { Seen::There } else { seen }
     }
 
     /// Verifies a symbolic link.
@@ -372,12 +386,7 @@ impl Verifier<'_> {
         self.count(Subject::Symlink);
         // Where something lies on this machine is nobody's business.
         let to = if target.is_absolute() { "an absolute path".to_owned() } else { quoted(&target) };
-        let wrong = why.map(|why| Wrong {
-            line: 0,
-            column: 0,
-            message: format!("the symbolic link to {to} {why}"),
-            suggestion: None,
-        });
+        let wrong = why.map(|why| Wrong::somewhere(format!("the symbolic link to {to} {why}")));
         self.note(Subject::Symlink, path, wrong.into_iter().collect());
     }
 

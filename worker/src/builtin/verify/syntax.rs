@@ -20,6 +20,11 @@ pub(super) struct Wrong {
 }
 
 impl Wrong {
+    /// Makes one that has no place within its file.
+    pub fn somewhere(message: String) -> Self {
+        Self { line: 0, column: 0, message, suggestion: None }
+    }
+
     fn at(text: &str, offset: usize, message: impl Into<String>) -> Self {
         let (line, column) = place(text, offset);
         Self { line, column, message: message.into(), suggestion: None }

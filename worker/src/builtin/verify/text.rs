@@ -42,8 +42,9 @@ pub(super) fn links(text: &str, path: &Path) -> Vec<Link> {
 
 /// Returns the file that a link means, from the root; nothing where it means something else.
 fn leads_to(target: &str, from: &Path) -> Option<PathBuf> {
-    let is_template = ["{{", "${", "<%"].iter().any(|mark| target.contains(mark));
-    if target.starts_with("//") || has_scheme(target) || is_template {
+    // Templates, and names that documentation tools resolve.
+    let is_name = ["{{", "${", "<%", "::", "`"].iter().any(|mark| target.contains(mark));
+    if target.starts_with("//") || has_scheme(target) || is_name {
         return None;
     }
     let end = target.find(['#', '?']).unwrap_or(target.len());
@@ -161,6 +162,8 @@ mod tests {
             "```\n[a](b)\n```",
             "    [a](b)",
             "[a]({{ url }})",
+            "[a](crate::b)",
+            "[`a`](`b`)",
             "[a](%00)",
             "[a](%ff)",
             "[a]()",
