@@ -51,3 +51,34 @@ impl Reeve {
 pub fn main() -> ExitCode {
     Reeve::new().main()
 }
+
+#[cfg(test)]
+mod tests {
+    use reeve_worker::handler::Ctx;
+
+    use super::*;
+
+    #[test]
+    fn the_worked_example_is_the_code_that_is_compiled() {
+        let page = include_str!("../../docs/CAPABILITIES.md");
+        let example = include_str!("../examples/count_lines.rs");
+        assert!(page.contains(&format!("```rust\n{example}```\n")));
+    }
+
+    #[test]
+    fn every_built_in_handler_is_described() {
+        let page = include_str!("../../docs/CAPABILITIES.md");
+        for id in Handlers::builtin().ids() {
+            assert!(page.contains(&format!("| `{id}`")), "{id}");
+        }
+    }
+
+    #[test]
+    fn a_handler_that_cannot_be_registered_is_remembered() {
+        let handler = |id: &str| {
+            Handler::new(id, "", |_: &Ctx, _: std::collections::BTreeMap<String, u8>| Ok(1))
+        };
+        let reeve = Reeve::new().handler(handler("a.b")).handler(handler("a.b"));
+        assert_eq!(reeve.bad, [BadHandler::Taken("a.b".parse().unwrap())]);
+    }
+}

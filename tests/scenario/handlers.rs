@@ -208,3 +208,138 @@ fn a_handler_reports_its_lines_on_the_stream_that_it_names() {
     let lines = lines_of(&checkout.history(&id), "stdout");
     assert_eq!(lines, ["step 1 is at work", "step 2 is at work"]);
 }
+
+/// Runs a capability with this input and returns its snapshot.
+fn ran(checkout: &reeve_tests::Checkout, capability: &str, input: &Value) -> Value {
+    let args = ["run", capability, "--input", &input.to_string(), "--format", "json"];
+    let ran = checkout.run(args);
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {ran:?}"))
+}
+
+#[test]
+fn verifying_tells_every_fault_with_its_place_and_progress_with_a_total() {
+    let checkout = checkout("[capability.one]\ncomand = ['true']\n");
+    checkout.write("bad.json", "{\n  \"a\": }\n");
+    checkout.write("bad.toml", "a = 1\nb =\n");
+    checkout.write("bad.yaml", "a: 1\nb: [\n");
+    checkout.write("bad.md", "[gone](nowhere)\n");
+    checkout.write("bad.txt", "<<<<<<< a\n=======\n>>>>>>> b\n");
+    std::os::unix::fs::symlink("gone", checkout.root().join("bad.link")).expect("a link");
+    let _broker = checkout.serve(&[]);
+    let shown = ran(&checkout, "objects.verify", &json!({}));
+    assert_eq!(shown["state"], "succeeded", "{shown}");
+    let output = &shown["output"];
+    assert_eq!((&output["ok"], &output["files"]), (&json!(false), &json!(7)));
+    let id = id_of(&checkout.list()[0]).to_owned();
+    let history = checkout.history(&id);
+    let found: Vec<String> = history
+        .iter()
+        .filter(|event| event["type"] == "execution.diagnostic")
+        .map(|event| {
+            let text = |name: &str| event["data"][name].as_str().expect("a text");
+            let place: Vec<&str> = text("summary").splitn(3, ':').take(2).collect();
+            format!("{} {}", text("code"), place.join(":"))
+        })
+        .collect();
+    let expected = [
+        "manifest reeve.toml:2",
+        "json bad.json:2",
+        "symlink bad.link: the symbolic link to \"gone\" leads nowhere",
+        "markdown bad.md:1",
+        "toml bad.toml:2",
+        "conflict bad.txt:1",
+        "yaml bad.yaml:3",
+    ];
+    assert!(expected.iter().all(|one| found.contains(&(*one).to_owned())), "{found:?}");
+    assert_eq!(output["found"], found.len());
+    let last = history.iter().rfind(|event| event["type"] == "execution.progress");
+    let last = &last.expect("it tells how far it is")["data"];
+    assert_eq!((&last["current"], &last["total"]), (&json!(7), &json!(7)));
+    assert!(!shown.to_string().contains(checkout.root().to_str().expect("a path")), "{shown}");
+}
+
+#[test]
+fn verifying_a_checkout_in_order_finds_nothing() {
+    let checkout = checkout(&shell("one", "true", ""));
+    checkout.write("README.md", "[m](reeve.toml) [n](https://example.org)\n");
+    let shown = ran(&checkout, "objects.verify", &json!({}));
+    assert_eq!((&shown["output"]["ok"], &shown["output"]["found"]), (&json!(true), &json!(0)));
+    let only = ran(&checkout, "objects.verify", &json!({ "kind": "markdown", "limit": 1 }));
+    assert_eq!(only["output"]["verified"], json!({ "markdown": 1 }));
+    let wrong = checkout.run(["run", "objects.verify", "--set", "kind=rule"]);
+    assert_eq!(wrong.code(), 2, "{wrong:?}");
+}
+
+#[test]
+fn what_the_broker_knows_is_asked_for_as_a_capability() {
+    let checkout = checkout(&shell("one", "true", ""));
+    let alone = checkout.run(["run", "executions.list"]);
+    assert!(alone.code() == 1 && alone.stderr.contains("reeve serve"), "{alone:?}");
+    let offline = ran(&checkout, "capabilities.list", &json!({}));
+    let _broker = checkout.serve(&[]);
+    let online = ran(&checkout, "capabilities.list", &json!({}));
+    assert_eq!(offline["output"], online["output"]);
+    assert_eq!(online["output"], checkout.json(["capabilities", "list"]));
+    assert_eq!(checkout.run(["run", "one"]).code(), 0);
+    let query = json!({ "capability": "one" });
+    let listed = ran(&checkout, "executions.list", &query);
+    let id = id_of(&listed["output"]["executions"][0]).to_owned();
+    let of_id = json!({ "id": id });
+    assert_eq!(ran(&checkout, "executions.get", &of_id)["output"], checkout.show(&id));
+    let events = ran(&checkout, "executions.events", &json!({ "id": id, "after": 2, "limit": 1 }));
+    assert_eq!(types_of(events["output"]["events"].as_array().expect("a page")), ["started"]);
+    let over = ran(&checkout, "executions.cancel", &of_id);
+    assert_eq!(over["output"]["outcome"], "already_finished");
+    let protocol = ran(&checkout, "executions.protocol", &json!({}));
+    assert_eq!(protocol["output"]["limits"]["max_running"], 4);
+    let nobody = json!({ "id": "x-20260908T010203Z-0a1b2c3d" });
+    assert_eq!(ran(&checkout, "executions.get", &nobody)["error"]["code"], "not_found");
+}
+
+#[test]
+fn an_execution_can_be_stopped_by_another() {
+    let checkout = checkout("");
+    let _broker = checkout.serve(&[]);
+    let run = checkout.spawn(["run", "test.sleep", "--set", "ms=600000"]);
+    let id = id_of(&checkout.until_state("test.sleep", "running")).to_owned();
+    let asked = ran(&checkout, "executions.cancel", &json!({ "id": id }));
+    assert_eq!(asked["output"]["outcome"], "requested", "{asked}");
+    assert_eq!(run.wait().code(), 130);
+    let history = checkout.history(&id);
+    let by = history.iter().find(|event| event["type"] == "execution.cancelling");
+    let by = by.expect("it was asked")["data"]["by"].as_str().expect("a text");
+    assert!(by.starts_with("execution x-"), "{by}");
+}
+
+#[test]
+fn the_health_is_reported_with_and_without_a_broker() {
+    let checkout = checkout("");
+    let alone = ran(&checkout, "health.report", &json!({}));
+    assert_eq!(alone["output"]["broker"], json!({ "serving": false }));
+    assert_eq!(alone["output"]["checkout"]["branch"], "main");
+    let mut broker = checkout.serve(&[]);
+    let served = ran(&checkout, "health.report", &json!({}));
+    let status = &served["output"]["broker"]["status"];
+    assert_eq!(
+        (&status["pid"], &status["executions"]["active"]),
+        (&json!(broker.pid()), &json!(1))
+    );
+    assert_eq!(served["output"]["ok"], true, "{served}");
+    checkout.write("reeve.toml", "nonsense = 1\n");
+    until("the broken manifest to be seen", || {
+        let problems = &ran(&checkout, "health.report", &json!({}))["output"]["problems"];
+        problems[0].as_str().filter(|it| it.contains("reeve.toml:1:1")).map(drop)
+    });
+    broker.kill();
+}
+
+#[test]
+fn the_worked_example_is_a_capability_like_any_other() {
+    let checkout = checkout("");
+    checkout.write("a.md", "1\n2\n");
+    checkout.write("b.md", "3\n");
+    let shown = ran(&checkout, "lines.count", &json!({ "ending": "md" }));
+    assert_eq!(shown["output"], json!({ "files": 2, "lines": 3 }));
+    let listed = checkout.json(["capabilities", "show", "lines.count"]);
+    assert_eq!(listed["provenance"], "this program");
+}

@@ -7,6 +7,10 @@ use rustix::process::{Signal, getpid, kill_process};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The worked example of `docs/CAPABILITIES.md`.
+#[path = "../../client/examples/count_lines.rs"]
+pub mod example;
+
 /// How long one that ignores its flag is waited for, by its own declaration.
 const GRACE: Duration = Duration::from_millis(300);
 
@@ -33,6 +37,7 @@ struct Slept {
 /// Returns all of them.
 pub fn all() -> Vec<Handler> {
     vec![
+        example::handler(),
         Handler::new("test.panic", "Panic", panics).effect(Effect::Read),
         Handler::new("test.spin", "Never end", spins).effect(Effect::Read).cancel_grace(GRACE),
         Handler::new("test.deaf", "Never end", spins).effect(Effect::Read),

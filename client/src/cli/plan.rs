@@ -165,6 +165,7 @@ pub(super) fn site_of(here: &Here, limits: &Limits) -> Site {
         place: here.place.clone(),
         limits: limits.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        handlers: here.handlers.ids().cloned().collect(),
         broker: Arc::new(Asking::new(here)),
     }
 }

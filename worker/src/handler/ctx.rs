@@ -1,11 +1,13 @@
 //! What a handler is given: its reports, its checkout, and a way to ask the broker.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use reeve_protocol::place::Place;
 use reeve_protocol::stream::Op;
-use reeve_protocol::{Code, ExecutionId, Fault, Limits};
+use reeve_protocol::{CapabilityId, Code, ExecutionId, Fault, Limits};
 use serde_json::Value;
 
 use super::Progress;
@@ -48,6 +50,8 @@ pub struct Site {
     pub limits: Limits,
     /// The version of this program.
     pub version: String,
+    /// The ids of its handlers, which no manifest can declare.
+    pub handlers: BTreeSet<CapabilityId>,
     /// Asks the broker.
     pub broker: Arc<dyn Ask>,
 }
@@ -65,17 +69,22 @@ pub struct Ctx {
     pub progress: Progress,
     site: Arc<Site>,
     execution: Option<ExecutionId>,
+    /// What its faults and its lines in a log are found by.
+    name: String,
 }
 
 impl Ctx {
     /// Makes the context of a call that is no execution: its reports go nowhere.
     pub fn silent(site: Arc<Site>) -> Self {
-        Self { progress: Progress::silent(), site, execution: None }
+        static CALLS: AtomicU64 = AtomicU64::new(1);
+        let number = CALLS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("call-{}-{number}", std::process::id());
+        Self { progress: Progress::silent(), site, execution: None, name }
     }
 
     /// Makes the context of an execution.
     pub(crate) fn observed(site: Arc<Site>, execution: ExecutionId, progress: Progress) -> Self {
-        Self { progress, site, execution: Some(execution) }
+        Self { progress, site, execution: Some(execution), name: execution.to_string() }
     }
 
     /// Returns the root of the checkout: a handler acts on this directory, whatever the current
@@ -113,7 +122,7 @@ impl Ctx {
     }
 
     /// Returns what ties a fault of this call to its place in the logs.
-    pub(super) fn name(&self) -> String {
-        self.execution.map_or_else(|| "a direct call".to_owned(), |id| id.to_string())
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 }

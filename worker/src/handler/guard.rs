@@ -4,6 +4,7 @@
 //! control sequence. The text goes to standard error of this process, escaped and bounded.
 
 use std::cell::RefCell;
+use std::io::Write;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
@@ -56,10 +57,11 @@ pub(crate) fn broke() -> Fault {
 pub(super) fn call(handler: &Handler, ctx: &Ctx, input: Value) -> Returned {
     install();
     let name = format!("{} ({})", handler.id(), ctx.name());
-    INSIDE.with_borrow_mut(|inside| *inside = Some(name));
+    // A handler may call another one itself.
+    let outer = INSIDE.replace(Some(name));
     // Nothing of what the handler had in its hands is looked at again.
     let returned = panic::catch_unwind(AssertUnwindSafe(|| handler.run(ctx, input)));
-    INSIDE.with_borrow_mut(|inside| *inside = None);
+    INSIDE.set(outer);
     match returned {
         Ok(Ok(value)) => Returned::Value(value),
         Ok(Err(fault)) => Returned::Fault(Box::new(fault)),
@@ -81,7 +83,9 @@ fn install() {
             match inside {
                 Some(name) => {
                     let place = info.location().map(ToString::to_string).unwrap_or_default();
-                    eprintln!("{}", told(&name, &place, info.payload_as_str().unwrap_or("?")));
+                    let line = told(&name, &place, info.payload_as_str().unwrap_or("?"));
+                    // Nobody may be there to read it.
+                    let _ = writeln!(std::io::stderr(), "{line}");
                 }
                 None => before(info),
             }

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use reeve_protocol::snapshot::Repository;
-use reeve_protocol::{Limits, SideEffect, place::Place};
+use reeve_protocol::{Kind, Limits, Output, SideEffect, place::Place};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -18,7 +18,13 @@ pub fn site(root: &std::path::Path) -> Site {
         repository: Repository { name: "it".into(), ..Repository::default() },
     };
     let broker = Arc::new(NoBroker);
-    Site { place, limits: Limits::default(), version: "1.2.3".into(), broker }
+    Site {
+        place,
+        limits: Limits::default(),
+        version: "1.2.3".into(),
+        handlers: Default::default(),
+        broker,
+    }
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -171,11 +177,55 @@ fn every_built_in_handler_is_declared_well() {
             .unwrap_or_else(|bad| panic!("{id}: {bad}"));
         assert!(reeve_protocol::manifest::is_reserved(id), "{id} can be taken by a manifest");
         assert!(!descriptor.description.is_empty() && !descriptor.title.is_empty(), "{id}");
-        assert_eq!(
-            (&*descriptor.provenance, descriptor.effect),
-            ("built-in", Effect::Read),
-            "{id}"
-        );
+        let stops = id.as_str() == "executions.cancel";
+        let effect = if stops { Effect::Write } else { Effect::Read };
+        assert_eq!((&*descriptor.provenance, descriptor.effect), ("built-in", effect), "{id}");
     }
     assert_eq!(handlers.descriptors().len(), handlers.ids().count());
+}
+
+#[test]
+fn lines_are_clean_and_cut_at_their_bound_before_they_wait() {
+    let (progress, mut reports) = observed(5);
+    progress.log("12345\n123456\n\n\u{1b}[31mred");
+    progress.step("name of a step", "x");
+    let kinds: Vec<Kind> = reports
+        .take_all()
+        .into_iter()
+        .map(|report| match report {
+            Report::Kind(kind) => kind,
+            Report::Ended(returned) => panic!("{returned:?}"),
+        })
+        .collect();
+    let line =
+        |message: &str, cut| Kind::Log { stream: Output::Stdout, message: message.to_owned(), cut };
+    let step = Kind::StepStarted { name: "name…".to_owned(), title: "x".to_owned() };
+    let expected =
+        [line("12345", false), line("1234…", true), line("", false), line("red", false), step];
+    assert_eq!(kinds, expected);
+}
+
+#[test]
+fn who_is_listened_to_no_longer_waits_for_nobody() {
+    let (progress, reports) = observed(100);
+    let speaker = progress.clone();
+    let speaks = std::thread::spawn(move || {
+        (0..10 * WAITING_MAX).for_each(|n| speaker.log(&n.to_string()));
+    });
+    drop(reports);
+    speaks.join().unwrap();
+    assert!(!progress.cancelled());
+}
+
+#[test]
+fn a_handler_may_call_another_one() {
+    let inner = Arc::new(greeter("demo.inner"));
+    let outer = move |ctx: &Ctx, _: Greeting| -> Result<Greeted, Fault> {
+        inner.call(ctx, json!({ "name": "inner", "times": 1 }))?;
+        panic!("after it")
+    };
+    let outer = Handler::new("demo.outer", "Outer", outer);
+    let fault = outer.call(&ctx(), json!({ "name": "outer", "times": 1 })).unwrap_err();
+    assert_eq!(fault.code, Code::Internal);
+    assert!(fault.correlation_id.starts_with("call-"), "{fault:?}");
 }

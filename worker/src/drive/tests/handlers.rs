@@ -3,28 +3,15 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
-use reeve_protocol::place::Place;
 use reeve_protocol::{Output, SideEffect};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::handler::{Ctx, Handler, NoBroker, Site};
+use crate::handler::tests::site;
+use crate::handler::{Ctx, Handler};
 
 /// Lines that are more than the channel holds, and more than the drive takes at once.
 const MANY: usize = 20_000;
-
-fn site() -> Site {
-    let place = Place {
-        root: "/".into(),
-        id: String::new(),
-        git_dir: None,
-        state_dir: "/".into(),
-        run_dir: "/".into(),
-        repository: Repository::default(),
-    };
-    let broker = Arc::new(NoBroker);
-    Site { place, limits: Limits::default(), version: "test".into(), broker }
-}
 
 /// Has the call call this.
 fn calling<F>(function: F) -> impl FnOnce(&mut Call)
@@ -37,7 +24,7 @@ where
         call.work = Work::Handler(HandlerCall {
             handler: Arc::new(Handler::new("test.any", "Any", of_any)),
             input: json!({}),
-            site: Arc::new(site()),
+            site: Arc::new(site(Path::new("/"))),
             grace: Duration::from_secs(3_600),
             timeout: None,
         });
