@@ -73,7 +73,7 @@ impl Machine {
             // What it had written before is read first: its socket ends with it.
             tokio::time::sleep(SOCKET_FIRST).await;
             machine.watched().remove(&worker);
-            let how = machine.workers.end_of(pid, start_ticks);
+            let how = machine.workers.end_of_gone(pid, start_ticks).await;
             machine.post(Input::Looked { worker, seen: Seen::Gone, how }).await;
         });
         self.watched().insert(worker, Watched { pid, start_ticks, task });

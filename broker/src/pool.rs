@@ -29,6 +29,8 @@ use crate::plane::Input;
 const CALLS_MAX: usize = 4;
 /// Ends of workers that are remembered until whoever watches them asks.
 const ENDS_MAX: usize = 64;
+/// How long a process that has ended may take to be reaped.
+const REAPED: Duration = Duration::from_secs(2);
 /// Lines that wait for a worker's pipe.
 const LINES_MAX: usize = 4;
 
@@ -57,6 +59,8 @@ struct Inner {
     calls: Semaphore,
     /// Told whenever an execution of ours is over.
     over: Notify,
+    /// Told whenever a process of ours was reaped.
+    reaped: Notify,
 }
 
 struct State {
@@ -101,6 +105,7 @@ impl Workers {
             rearm: Notify::new(),
             calls: Semaphore::new(CALLS_MAX),
             over: Notify::new(),
+            reaped: Notify::new(),
         }))
     }
 
@@ -202,6 +207,23 @@ impl Workers {
     /// Lets go of every worker that has nothing to do, and makes no further one.
     pub fn close(&self) {
         self.step(|pool, now| pool.handle_close(now));
+    }
+
+    /// Returns how a worker's process that is gone ended, where it was one of ours: it may not be
+    /// reaped yet.
+    pub async fn end_of_gone(&self, pid: u32, start_ticks: u64) -> Option<String> {
+        let reaped = async {
+            loop {
+                let again = self.0.reaped.notified();
+                let end = self.end_of(pid, start_ticks);
+                let ours = self.lock().hands.values().any(|hand| hand.process.pid == pid);
+                if end.is_some() || !ours {
+                    return end;
+                }
+                again.await;
+            }
+        };
+        tokio::time::timeout(REAPED, reaped).await.ok().flatten()
     }
 
     /// Returns how a worker's process ended, as the rest of a sentence, where it was one of ours.
@@ -379,6 +401,8 @@ impl Workers {
         if state.ends.len() > ENDS_MAX {
             state.ends.pop_front();
         }
+        drop(state);
+        self.0.reaped.notify_waiters();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -6,6 +6,8 @@
 //! that what was read is what was written.
 
 mod bare;
+mod channel;
+mod http;
 mod ingest;
 mod output;
 mod run_cost;
@@ -25,11 +27,13 @@ fn main() {
     }
     let wanted = args.iter().find(|arg| !arg.starts_with('-')).cloned().unwrap_or_default();
     println!("{:<44} {:>12} {:>12} {:>8}  unit", "bench", "bare", "reeve", "ratio");
-    let benches: [(&str, fn()); 4] = [
+    let benches: [(&str, fn()); 6] = [
         ("run_cost", run_cost::bench),
         ("output", output::bench),
         ("ingest", ingest::bench),
         ("start", start::bench),
+        ("channel", channel::bench),
+        ("http", http::bench),
     ];
     for (name, bench) in benches {
         if name.contains(&wanted) {

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::ws::CHANNELS_MAX;
+use super::ws::ready::Ready;
 use crate::admit::Validators;
 use crate::handle::Broker;
 use crate::token::{Keys, Token};
@@ -46,6 +47,7 @@ struct Inner {
     tickets: Tickets,
     reporters: Reporters,
     validators: Validators,
+    ready: Ready,
     decoding: Semaphore,
     channels: Arc<Semaphore>,
     refused: AtomicU64,
@@ -61,6 +63,7 @@ impl Surface {
             tickets: Tickets::new(ticket::GOOD_FOR),
             reporters: Reporters::default(),
             validators: Validators::default(),
+            ready: Ready::default(),
             decoding: Semaphore::new(DECODING_MAX),
             channels: Arc::new(Semaphore::new(CHANNELS_MAX)),
             refused: AtomicU64::new(0),
@@ -80,6 +83,11 @@ impl Surface {
     /// Takes one of the places for live channels; `None` when all are taken.
     pub fn channel_slot(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0.channels).try_acquire_owned().ok()
+    }
+
+    /// Returns the frames that every reader is sent alike.
+    pub fn ready(&self) -> &Ready {
+        &self.0.ready
     }
 
     fn reporters(&self) -> &Reporters {

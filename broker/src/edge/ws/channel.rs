@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, error::ProtocolError};
 
-use super::encode::{Encoder, document};
+use super::encode::{Encoder, Sent, document};
 use super::frames::{self, Asked};
 use super::target::Target;
 use crate::edge::http::Surface;
@@ -36,6 +36,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const PAGE_BYTES: usize = 256 << 10;
 /// Bytes of a frame of a client, at most.
 const CLIENT_FRAME_MAX: usize = 4 << 10;
+/// Bytes that are written at once, each within the deadline.
+const WRITE_BYTES: usize = 64 << 10;
 /// Bytes that an idle channel's buffers keep.
 const IDLE_BYTES: usize = 4 << 10;
 /// Frames of a client within one second, at most.
@@ -159,23 +161,42 @@ impl Channel {
         if self.out.is_empty() {
             return Ok(());
         }
-        let taken = self.encoder.take(&mut self.out);
+        let taken = self.encoder.take(&mut self.out, self.surface.ready());
         self.out = BytesMut::new();
-        let documents = taken.map_err(|bad| End::Close(CloseCode::Error, bad.to_string()))?;
-        self.send(documents).await
+        let sent = taken.map_err(|bad| End::Close(CloseCode::Error, bad.to_string()))?;
+        self.send_all(sent).await
     }
 
     /// Sends documents, many at once; a peer that takes nothing for too long is given up.
     async fn send(&mut self, documents: Vec<String>) -> Result<(), End> {
-        if documents.is_empty() {
+        self.send_all(documents.into_iter().map(Sent::Document).collect()).await
+    }
+
+    async fn send_all(&mut self, sent: Vec<Sent>) -> Result<(), End> {
+        if sent.is_empty() {
             return Ok(());
         }
         let deadline = self.surface.broker().limits.write_deadline;
-        for document in documents {
-            let fed = self.socket.feed(Message::text(document));
-            match tokio::time::timeout(deadline, fed).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => return Err(End::Gone),
+        for one in sent {
+            match one {
+                Sent::Document(document) => {
+                    let fed = self.socket.feed(Message::text(document));
+                    match tokio::time::timeout(deadline, fed).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(_)) | Err(_) => return Err(End::Gone),
+                    }
+                }
+                // They are whole, so they may stand between any two of the library's own.
+                Sent::Frames(frames) => {
+                    self.flush().await?;
+                    for part in frames.chunks(WRITE_BYTES) {
+                        let written = self.socket.get_mut().write_all(part);
+                        match tokio::time::timeout(deadline, written).await {
+                            Ok(Ok(())) => {}
+                            Ok(Err(_)) | Err(_) => return Err(End::Gone),
+                        }
+                    }
+                }
             }
         }
         self.flush().await?;

@@ -2,14 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use reeve_protocol::frame::{self, BadFrame};
 use reeve_protocol::peer::{kind, withheld};
 use reeve_protocol::stream::{Followed, Gap, GapReason, Joined, OverlayChanged, Subbed};
-use reeve_protocol::{Batch, Event, ExecutionId, Handle, Seq};
+use reeve_protocol::{Batch, Event, ExecutionId, Handle};
 use serde_json::{Value, json};
 
 use super::FRAME_MAX;
+use super::ready::Ready;
+
+/// What is sent.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sent {
+    /// A document that is still to be framed.
+    Document(String),
+    /// Whole frames.
+    Frames(Bytes),
+}
 
 /// Turns frames into documents; knows the names of what is followed.
 #[derive(Debug, Default)]
@@ -23,7 +33,7 @@ impl Encoder {
     /// # Errors
     ///
     /// When a stored event cannot be read.
-    pub fn take(&mut self, frames: &mut BytesMut) -> Result<Vec<String>, BadFrame> {
+    pub fn take(&mut self, frames: &mut BytesMut, ready: &Ready) -> Result<Vec<Sent>, BadFrame> {
         let mut documents = Vec::new();
         while let Some((frame_kind, body)) = frame::take(frames)? {
             match frame_kind {
@@ -35,22 +45,22 @@ impl Encoder {
                 kind::BATCH => {
                     let batch = Batch::parse(body)?;
                     if let Some(id) = self.names.get(&batch.handle()) {
-                        let events = batch.events(*id, Seq::NONE)?;
-                        documents.extend(events.iter().map(event));
+                        documents.push(Sent::Frames(ready.frames(*id, &batch)?));
                     }
                 }
                 kind::GAP => {
                     let gap: Gap = frame::decode(&body)?;
-                    documents.extend(self.names.get(&gap.handle).map(|id| lagged(*id, &gap)));
+                    let lagged = |id: &ExecutionId| Sent::Document(lagged(*id, &gap));
+                    documents.extend(self.names.get(&gap.handle).map(lagged));
                 }
                 kind::OVERLAY => {
                     let changed: OverlayChanged = frame::decode(&body)?;
                     documents.extend(self.names.get(&changed.handle).map(|id| {
-                        document(&json!({
+                        Sent::Document(document(&json!({
                             "type": "stream.overlay",
                             "execution_id": id,
                             "overlay": changed.overlay,
-                        }))
+                        })))
                     }));
                 }
                 // Its last event says that an execution is over.
@@ -112,7 +122,7 @@ pub fn event(event: &Event) -> String {
 
 #[cfg(test)]
 mod tests {
-    use reeve_protocol::{Kind, Timestamp};
+    use reeve_protocol::{Kind, Seq, Timestamp};
 
     use super::*;
 

@@ -6,6 +6,7 @@
 mod channel;
 mod encode;
 mod frames;
+pub mod ready;
 mod target;
 
 use axum::body::Body;
