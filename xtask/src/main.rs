@@ -2,6 +2,7 @@
 
 mod ci;
 mod foreign;
+mod fuzz;
 mod sim;
 mod tidy;
 
@@ -19,9 +20,10 @@ fn main() -> ExitCode {
             problems.is_empty()
         }
         Some("foreign") => foreign::run(root),
+        Some("fuzz") => fuzz::run(root, &args[1..]),
         Some("sim") => sim::run(root, &args[1..]),
         _ => {
-            eprintln!("usage: cargo xtask ci | tidy | foreign | sim …");
+            eprintln!("usage: cargo xtask ci | tidy | foreign | fuzz … | sim …");
             false
         }
     };

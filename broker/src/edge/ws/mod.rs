@@ -5,8 +5,8 @@
 
 mod channel;
 mod encode;
-mod frames;
-mod target;
+pub mod frames;
+pub mod target;
 
 use axum::body::Body;
 use axum::response::Response;
