@@ -6,6 +6,7 @@
 mod channel;
 mod encode;
 pub mod frames;
+mod lengths;
 pub mod target;
 
 use axum::body::Body;
