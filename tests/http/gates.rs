@@ -158,9 +158,13 @@ fn a_route_takes_its_own_methods_only() {
     for route in routes(&served) {
         for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "FOO"] {
             let line = format!("{method} {}", route.path);
-            let answer = ask(&served, &line, &host, &bearer);
             let own = method == route.method
                 || (method == "HEAD" && route.method == "GET" && !route.upgrades);
+            if own && route.path.starts_with("/api/v1/test/") {
+                // These are made to hang and to break; what they answer is looked at elsewhere.
+                continue;
+            }
+            let answer = ask(&served, &line, &host, &bearer);
             assert_eq!(answer.status == 405, !own, "{line}: {answer:?}");
             assert!(own || answer.header("allow").is_some(), "{line}");
             assert!(method != "HEAD" || answer.body.is_empty(), "{line}");
