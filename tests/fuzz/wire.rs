@@ -165,6 +165,9 @@ pub mod msgpack_event {
 pub mod output_page {
     use super::*;
 
+    /// More lines than are cut at the first or the last one only.
+    const LINES: &str = "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\nl\n";
+
     pub fn good() -> Vec<Vec<u8>> {
         let chunk = |text: &'static str| LogChunk {
             at: at(0),
@@ -172,7 +175,8 @@ pub mod output_page {
             lines: u32::try_from(text.lines().count()).expect("few lines"),
             text: Bytes::from_static(text.as_bytes()),
         };
-        let texts = ["one\n", "one\ntwo \u{e9}\n\nfour\n", "cut\u{1}\nnot cut\n", "\u{202e}x\n"];
+        let texts =
+            ["one\n", "one\ntwo \u{e9}\n\nfour\n", "cut\u{1}\nnot cut\n", "\u{202e}x\n", LINES];
         let mut all = batch::Builder::new(batch::Class::Bytes);
         let ones = texts.map(|text| {
             let mut builder = batch::Builder::new(batch::Class::Bytes);
