@@ -9,6 +9,9 @@ mod admit;
 mod board;
 mod clock;
 mod edge;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod handle;
 mod machine;
 mod manifest_watch;

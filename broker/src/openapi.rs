@@ -3,10 +3,11 @@
 
 use reeve_protocol::capability::Loaded;
 use reeve_protocol::snapshot::Snapshot;
-use reeve_protocol::{Descriptor, Event, Fault, Limits, State};
+use reeve_protocol::{Descriptor, Event, Fault, Kind, Limits, Output, State};
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use crate::edge::http::handlers::KEY_MAX;
 use crate::edge::http::route::{Operation, Route};
 use crate::edge::http::{direct, pages};
 use crate::token::Scope;
@@ -47,10 +48,11 @@ fn operation(route: &Route) -> Value {
         .query
         .iter()
         .map(|(name, about)| {
-            let many = *name == "execution";
-            let text = json!({ "type": "string" });
-            let schema = if many { json!({ "type": "array", "items": text }) } else { text };
-            json!({ "name": name, "in": "query", "description": about, "schema": schema })
+            let (schema, required) = parameter(route.operation, name);
+            json!({
+                "name": name, "in": "query", "description": about, "required": required,
+                "schema": schema,
+            })
         })
         .collect();
     let refused = json!({ "$ref": "#/components/schemas/Refused" });
@@ -68,6 +70,10 @@ fn operation(route: &Route) -> Value {
     if route.operation == Operation::Channel {
         operation["responses"]["101"] =
             json!({ "description": "The live channel: one JSON document per text frame." });
+        operation["responses"]["426"] = json!({
+            "description": "It was asked for by something that is no WebSocket client.",
+            "content": { "application/json": { "schema": refer("Refused") } },
+        });
     } else if route.operation == Operation::Raw {
         operation["responses"]["200"] = json!({
             "description": "The lines, each ended by a line feed.",
@@ -85,6 +91,9 @@ fn operation(route: &Route) -> Value {
             "content": { "application/json": { "schema": answer(route.operation) } },
         });
     }
+    if route.operation == Operation::Start {
+        operation["responses"]["200"]["links"] = links();
+    }
     match route.scope {
         None => operation["security"] = json!([]),
         Some(scope) => operation["x-reeve-scope"] = scope.as_str().into(),
@@ -96,14 +105,71 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
+/// Says what can be asked about an execution that was started.
+fn links() -> Value {
+    let id = "$response.body#/id";
+    let asked = ["executions.get", "executions.events", "executions.raw"]
+        .map(|name| (name, json!({ "operationId": name, "parameters": { "id": id } })));
+    let name = "executions.cancel";
+    let told = (name, json!({ "operationId": name, "requestBody": { "id": id } }));
+    asked.into_iter().chain([told]).map(|(name, link)| (name.to_owned(), link)).collect()
+}
+
+/// Returns the shape of a query parameter, and whether it must be there.
+fn parameter(operation: Operation, name: &str) -> (Value, bool) {
+    let whole = |least: u8| json!({ "type": "integer", "minimum": least, "maximum": u64::MAX });
+    let schema = match (operation, name) {
+        (Operation::Capability, "id") => return (refer("CapabilityId"), true),
+        (_, "id") => return (refer("ExecutionId"), true),
+        (_, "nonce") => {
+            return (json!({ "type": "string", "pattern": "^[0-9A-Za-z]{8,128}$" }), true);
+        }
+        (_, "capability") => refer("CapabilityId"),
+        (_, "before") => refer("ExecutionId"),
+        (_, "state") => refer("State"),
+        (_, "stream") => refer("Output"),
+        (_, "limit") => whole(1),
+        (_, "after" | "since") => whole(0),
+        (_, "execution") => {
+            let pattern = "^x-[0-9]{8}T[0-9]{6}Z-[0-9A-Fa-f]{8}(:[0-9]{1,19})?$";
+            json!({ "type": "array", "items": { "type": "string", "pattern": pattern } })
+        }
+        // What a query may hold at all: no control characters.
+        _ => json!({ "type": "string", "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$" }),
+    };
+    (schema, false)
+}
+
+/// Says of every whole number without bounds that it has 64 bits, which holds for all of JSON here.
+fn bounded(schema: &Value) -> Value {
+    match schema {
+        Value::Array(items) => items.iter().map(bounded).collect(),
+        Value::Object(members) => {
+            let mut members: Map<String, Value> =
+                members.iter().map(|(name, value)| (name.clone(), bounded(value))).collect();
+            let word = "integer";
+            let whole = members.get("type").is_some_and(|types| match types {
+                Value::Array(types) => types.iter().any(|one| one == word),
+                one => one == word,
+            });
+            if whole {
+                members.entry("minimum").or_insert(i64::MIN.into());
+                members.entry("maximum").or_insert(u64::MAX.into());
+            }
+            Value::Object(members)
+        }
+        other => other.clone(),
+    }
+}
+
 /// Describes the call of a handler without an execution.
 fn direct_operation(capability: &Descriptor) -> Value {
     let any = json!({});
     let output = capability.output.as_ref().unwrap_or(&any);
-    let refused = json!({ "$ref": "#/components/schemas/Refused" });
+    let refused = refer("Refused");
     let scope = if direct::posts(capability) { Scope::Start } else { Scope::Observe };
     let mut operation = json!({
-        "operationId": capability.id,
+        "operationId": format!("call.{}", capability.id),
         "summary": capability.title,
         "description": capability.description,
         "x-reeve-scope": scope.as_str(),
@@ -112,19 +178,24 @@ fn direct_operation(capability: &Descriptor) -> Value {
                 "description": "What it returned.",
                 "content": { "application/json": { "schema": output } },
             },
+            "422": {
+                "description": "Why it failed; it did run.",
+                "content": { "application/json": { "schema": refused } },
+            },
             "default": {
                 "description": "Why it is not answered.",
                 "content": { "application/json": { "schema": refused } },
             },
         },
     });
+    let input = bounded(&capability.input);
     if direct::posts(capability) {
-        let content = json!({ "application/json": { "schema": capability.input } });
+        let content = json!({ "application/json": { "schema": input } });
         operation["requestBody"] = json!({ "required": true, "content": content });
         return operation;
     }
-    let required = capability.input["required"].as_array();
-    let members = capability.input["properties"].as_object();
+    let required = input["required"].as_array();
+    let members = input["properties"].as_object();
     let parameters = members.into_iter().flatten().map(|(name, schema)| {
         let needed = required.is_some_and(|required| required.iter().any(|it| it == name));
         json!({ "name": name, "in": "query", "required": needed, "schema": schema })
@@ -220,30 +291,36 @@ fn answer(operation: Operation) -> Value {
 }
 
 fn body(operation: Operation) -> Option<Value> {
-    let (text, id) = (json!({ "type": "string" }), json!({ "type": "string", "minLength": 27 }));
+    let types: Vec<String> = Kind::TAGS.iter().map(|tag| format!("execution.{tag}")).collect();
+    let (text, id) = (json!({ "type": "string" }), refer("ExecutionId"));
     match operation {
         Operation::Start => Some(object(
-            json!({ "capability": text }),
-            json!({ "input": { "type": ["object", "null"] }, "idempotency_key": text }),
+            json!({ "capability": refer("CapabilityId") }),
+            json!({
+                "input": { "type": ["object", "null"] },
+                "idempotency_key": { "type": "string", "minLength": 1, "maxLength": KEY_MAX },
+            }),
         )),
         Operation::Cancel => {
             Some(object(json!({ "id": id }), json!({ "force": { "type": "boolean" } })))
         }
         Operation::Report => Some(object(
-            json!({ "id": id, "pid": { "type": "integer", "minimum": 1 } }),
+            json!({
+                "id": id, "pid": { "type": "integer", "minimum": 1, "maximum": u32::MAX },
+            }),
             json!({
                 "description": object(
-                    json!({ "capability": text }),
+                    json!({ "capability": refer("CapabilityId") }),
                     json!({
                         "title": text, "input": { "type": ["object", "null"] },
                         "cancellable": { "type": "boolean" },
                     }),
                 ),
-                "first": { "type": "integer", "minimum": 1 },
+                "first": { "type": "integer", "minimum": 1, "maximum": i64::MAX },
                 "events": { "type": "array", "maxItems": 500, "items": {
                     "type": "object",
                     "required": ["type"],
-                    "properties": { "type": text, "data": { "type": "object" } },
+                    "properties": { "type": { "enum": types }, "data": { "type": "object" } },
                 } },
             }),
         )),
@@ -262,6 +339,7 @@ fn schemas() -> Value {
     generator.subschema_for::<Limits>();
     generator.subschema_for::<Event>();
     generator.subschema_for::<State>();
+    generator.subschema_for::<Output>();
     let mut schemas = generator.take_definitions(true);
     let mut summary = schemas.get("Snapshot").cloned().unwrap_or_default();
     if let Some(members) = summary["properties"].as_object_mut() {

@@ -176,7 +176,7 @@ impl fmt::Display for Fence {
 pub struct Handle(pub u32);
 
 macro_rules! text_id {
-    ($name:ident, $schema:literal, $pattern:literal) => {
+    ($name:ident, $schema:literal, $max:literal, $pattern:literal) => {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.pad(self.as_str())
@@ -208,14 +208,14 @@ macro_rules! text_id {
             }
 
             fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!({ "type": "string", "pattern": $pattern })
+                json_schema!({ "type": "string", "maxLength": $max, "pattern": $pattern })
             }
         }
     };
 }
 
-text_id!(ExecutionId, "ExecutionId", "^x-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$");
-text_id!(CapabilityId, "CapabilityId", "^[a-z][a-z0-9_.-]{0,63}$");
+text_id!(ExecutionId, "ExecutionId", 27, "^x-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$");
+text_id!(CapabilityId, "CapabilityId", 64, r"^[a-z](\.?[a-z0-9_-])*$");
 
 #[cfg(test)]
 mod tests {

@@ -56,6 +56,20 @@ pub fn progress(current: u64) -> Kind {
 }
 
 #[test]
+fn every_operation_of_the_description_has_a_name_of_its_own() {
+    let document = Served::new().get("/openapi.json").json();
+    let paths = document["paths"].as_object().expect("paths");
+    let operations = paths.values().flat_map(|path| path.as_object().expect("methods").values());
+    let mut names: Vec<&str> =
+        operations.map(|one| one["operationId"].as_str().expect("a name")).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+    assert!(paths.contains_key("/api/v1/objects/verify"));
+}
+
+#[test]
 fn every_answer_is_as_the_description_says() {
     let served = Served::with(&[("max_events", "20")]);
     let document = served.get("/openapi.json").json();

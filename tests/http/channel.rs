@@ -14,11 +14,13 @@ use tokio_tungstenite::tungstenite::{Error, Message, WebSocket, client::client_w
 use crate::api::{progress, running, until_last};
 use crate::{Answer, Served, answer};
 
-const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
-const UPGRADE: &str = "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n";
+/// The key of the example in RFC 6455.
+pub const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+/// What asks for a WebSocket.
+pub const UPGRADE: &str = "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n";
 
 /// An open channel.
-struct Open(WebSocket<TcpStream>);
+pub struct Open(WebSocket<TcpStream>);
 
 impl Open {
     fn try_at(served: &Served, query: &str, stream: TcpStream) -> Result<Self, u16> {
@@ -37,7 +39,7 @@ impl Open {
     }
 
     #[track_caller]
-    fn at(served: &Served, query: &str) -> Self {
+    pub fn at(served: &Served, query: &str) -> Self {
         Self::try_at(served, query, served.connect()).expect("an upgrade")
     }
 
@@ -74,7 +76,7 @@ impl Open {
 
     /// Reads events until there are `count`, checked to be without a hole after `at`.
     #[track_caller]
-    fn events(&mut self, at: &mut u64, count: usize) -> Vec<Value> {
+    pub fn events(&mut self, at: &mut u64, count: usize) -> Vec<Value> {
         let (start, mut events) = (now(), Vec::new());
         while events.len() < count {
             assert!(start.elapsed() < PATIENCE, "{} of {count} came", events.len());
@@ -102,7 +104,8 @@ fn history(served: &Served, number: u32) -> Vec<Value> {
     }
 }
 
-fn lines(worker: &mut Wire, granted: &mut Granted, count: u32, width: usize) {
+/// Reports so many lines of this width.
+pub fn lines(worker: &mut Wire, granted: &mut Granted, count: u32, width: usize) {
     let text: String = (0..count).map(|n| format!("{n:>width$}\n")).collect();
     let mut builder = reeve_protocol::batch::Builder::new(Class::Bytes);
     builder.log(&reeve_protocol::LogChunk {
@@ -448,6 +451,12 @@ fn a_frame_that_breaks_the_protocol_is_answered_by_its_code() {
         ("a continuation of nothing", masked(0x80, b"x"), 1002),
         ("a text inside a text", [masked(0x01, b"x"), masked(0x81, b"x")].concat(), 1002),
         ("a length of 2^63", [vec![0x81, 0xff, 0x80], vec![0; 11]].concat(), 1009),
+        ("a length in two bytes that fits one", [&[0x81, 0xfe, 0, 5][..], &[0; 9]].concat(), 1002),
+        (
+            "a length in eight bytes",
+            [&[0x81, 0xff, 0, 0, 0, 0, 0, 0, 0, 5][..], &[0; 9]].concat(),
+            1002,
+        ),
         ("a close of one byte", masked(0x88, b"x"), 1002),
         ("a close with a code that is none", masked(0x88, &[0x03, 0xed]), 1002),
         ("a close whose reason is no UTF-8", masked(0x88, &[0x03, 0xe8, 0xff]), 1007),

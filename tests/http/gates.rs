@@ -16,6 +16,12 @@ impl Route {
     fn line(&self) -> String {
         format!("{} {}", self.method, self.path)
     }
+
+    /// Returns whether it leads to a handler that is made to hang or to break; what it answers is
+    /// looked at elsewhere.
+    fn is_hostile(&self) -> bool {
+        self.path.starts_with("/api/v1/test/")
+    }
 }
 
 fn routes(served: &Served) -> Vec<Route> {
@@ -139,6 +145,9 @@ fn a_token_of_another_scope_opens_nothing() {
     for route in routes(&served) {
         let Some(needed) = &route.scope else { continue };
         for (scope, token) in scopes.iter().zip(&tokens) {
+            if scope == needed && route.is_hostile() {
+                continue;
+            }
             let headers = format!("Authorization: Bearer {token}\r\n");
             let answer = ask(&served, &route.line(), &host, &headers);
             let seen = (answer.status == 403, answer.status);
@@ -158,9 +167,12 @@ fn a_route_takes_its_own_methods_only() {
     for route in routes(&served) {
         for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "FOO"] {
             let line = format!("{method} {}", route.path);
-            let answer = ask(&served, &line, &host, &bearer);
             let own = method == route.method
                 || (method == "HEAD" && route.method == "GET" && !route.upgrades);
+            if own && route.is_hostile() {
+                continue;
+            }
+            let answer = ask(&served, &line, &host, &bearer);
             assert_eq!(answer.status == 405, !own, "{line}: {answer:?}");
             assert!(own || answer.header("allow").is_some(), "{line}");
             assert!(method != "HEAD" || answer.body.is_empty(), "{line}");

@@ -131,6 +131,9 @@ fn a_call_without_an_execution_returns_the_same_and_leaves_nothing() {
     }
     let posted = served.post("/api/v1/executions/demonstrate", &json!({}));
     assert_eq!((posted.status, posted.header("allow")), (405, Some("GET, HEAD")));
+    let failed = served.get("/api/v1/executions/demonstrate?fail_at=1");
+    let code = failed.json()["error"]["code"].clone();
+    assert_eq!((failed.status, code), (422, json!("EXECUTION_FAILED")), "no success: {failed:?}");
     let broken = served.get("/api/v1/test/panic");
     assert_eq!((broken.status, broken.json()["error"]["code"].as_str()), (500, Some("internal")));
     let dead = served.get("/api/v1/test/abort");

@@ -6,6 +6,7 @@
 mod api;
 mod bad_inputs;
 mod channel;
+mod crowd;
 mod gates;
 mod handlers;
 mod pages;

@@ -13,6 +13,8 @@ const STEPS: &[(&str, &[&str])] = &[
     ),
     ("build", &["cargo", "build", "--workspace", "--all-targets", "--quiet"]),
     ("test", &["cargo", "nextest", "run", "--workspace"]),
+    ("fuzz", &["cargo", "xtask", "fuzz"]),
+    ("foreign clients", &["cargo", "xtask", "foreign"]),
     (
         "mutants",
         &[

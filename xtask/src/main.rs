@@ -1,6 +1,8 @@
-//! Chores of this repository: `cargo xtask ci`, `cargo xtask tidy`, `cargo xtask sim`.
+//! Chores of this repository: `cargo xtask ci`, and each of its parts by its own name.
 
 mod ci;
+mod foreign;
+mod fuzz;
 mod sim;
 mod tidy;
 
@@ -17,9 +19,11 @@ fn main() -> ExitCode {
             problems.iter().for_each(|problem| eprintln!("{problem}"));
             problems.is_empty()
         }
+        Some("foreign") => foreign::run(root),
+        Some("fuzz") => fuzz::run(root, &args[1..]),
         Some("sim") => sim::run(root, &args[1..]),
         _ => {
-            eprintln!("usage: cargo xtask ci | tidy | sim [--seeds N] [--from K] [--seed K]");
+            eprintln!("usage: cargo xtask ci | tidy | foreign | fuzz … | sim …");
             false
         }
     };

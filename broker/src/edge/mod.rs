@@ -4,5 +4,5 @@ mod client;
 pub mod http;
 mod left;
 pub mod local;
-mod worker;
+pub mod worker;
 pub mod ws;

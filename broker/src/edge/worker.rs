@@ -110,7 +110,8 @@ async fn redacted(mut attach: Box<Attach>, broker: &Broker) -> Box<Attach> {
     attach
 }
 
-fn decode(frame_kind: u8, body: Bytes) -> Result<Option<WorkerFrame>, BadFrame> {
+/// Reads a frame; `None` for a kind that is not known, which is passed over.
+pub fn decode(frame_kind: u8, body: Bytes) -> Result<Option<WorkerFrame>, BadFrame> {
     Ok(Some(match frame_kind {
         kind::ATTACH => WorkerFrame::Attach(Box::new(frame::decode(&body)?)),
         kind::BATCH => WorkerFrame::Batch(Batch::parse(body)?),

@@ -30,7 +30,7 @@ struct Input {
     #[serde(default)]
     delay_ms: u64,
     /// The step to fail at, from 1.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 100))]
     fail_at: Option<u64>,
 }
 

@@ -19,6 +19,9 @@ pub const ALWAYS: [(&str, &str); 6] = [
 /// Seconds after which a busy broker may be asked again.
 const RETRY_AFTER: &str = "1";
 
+/// The status of a call that was good, ran and failed.
+const FAILED: u16 = 422;
+
 /// A request that is not answered as asked.
 #[derive(Debug)]
 pub struct Refusal {
@@ -29,7 +32,9 @@ pub struct Refusal {
 
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Self {
-        Self { status: fault.code.http_status(), fault, headers: Vec::new() }
+        // Where the end of an execution is read, a failure is what was asked for; here it is not.
+        let status = Some(fault.code.http_status()).filter(|status| *status >= 400);
+        Self { status: status.unwrap_or(FAILED), fault, headers: Vec::new() }
     }
 }
 

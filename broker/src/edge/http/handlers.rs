@@ -20,7 +20,7 @@ use crate::reads::ListQuery;
 /// Letters and digits of a caller's nonce.
 const NONCE: std::ops::RangeInclusive<usize> = 8..=128;
 /// Characters of an idempotency key, at most.
-const KEY_MAX: usize = 128;
+pub const KEY_MAX: usize = 128;
 
 pub fn instance(query: &Query, surface: &Surface) -> Result<Value, Refusal> {
     let nonce: String = query.needed("nonce")?;
@@ -110,8 +110,8 @@ pub async fn start(request: Request<Body>, surface: &Surface) -> Result<Value, R
     let key = match members.get("idempotency_key") {
         None => None,
         Some(key) => {
-            let good = key.as_str().filter(|key| !key.is_empty() && key.len() <= KEY_MAX);
-            let message = || format!("\"idempotency_key\" is a text of 1 to {KEY_MAX} bytes");
+            let good = key.as_str().filter(|key| (1..=KEY_MAX).contains(&key.chars().count()));
+            let message = || format!("\"idempotency_key\" is a text of 1 to {KEY_MAX} characters");
             let refusal = || Fault::new(Code::InvalidArgs, message()).because("shape");
             Some(good.ok_or_else(refusal)?.to_owned())
         }

@@ -338,7 +338,7 @@ fn read(members: &Map<String, Value>, broker: &Broker) -> Result<Report, Fault> 
         None if events.is_empty() => 1,
         None => return Err(bad("sequence", "\"first\" is the first event's sequence")),
         Some(value) => sequence(value)
-            .filter(|first| *first < u64::MAX / 2)
+            .filter(|first| *first <= u64::MAX / 2)
             .ok_or_else(|| bad("sequence", "a sequence is a whole number from 1 on"))?,
     };
     let description =

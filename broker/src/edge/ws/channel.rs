@@ -18,6 +18,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, error::ProtocolError};
 
 use super::encode::{Encoder, Sent, document};
 use super::frames::{self, Asked};
+use super::lengths::Lengths;
 use super::target::Target;
 use crate::edge::http::Surface;
 use crate::edge::left::Left;
@@ -47,7 +48,7 @@ const WRONG_MAX: u32 = 3;
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
+type Socket = WebSocketStream<Lengths<TokioIo<Upgraded>>>;
 
 /// How a channel ends.
 enum End {
@@ -82,8 +83,8 @@ pub async fn serve(upgraded: Upgraded, target: Target, scopes: Option<Scopes>, s
         .max_write_buffer_size(1 << 20)
         .max_message_size(Some(CLIENT_FRAME_MAX))
         .max_frame_size(Some(CLIENT_FRAME_MAX));
-    let socket =
-        WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
+    let stream = Lengths::of(TokioIo::new(upgraded));
+    let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
     let broker = surface.broker().clone();
     let (subscriber, signal) = broker.switchboard.reader();
     let now = broker.uptime();
@@ -457,6 +458,9 @@ fn broken(error: &Error) -> End {
         Error::Utf8(_) => End::Close(CloseCode::Invalid, "a text frame is UTF-8".to_owned()),
         Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => End::Gone,
         Error::Protocol(_) => End::Close(CloseCode::Protocol, reason()),
+        Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            End::Close(CloseCode::Protocol, error.to_string())
+        }
         _ => End::Gone,
     }
 }

@@ -5,9 +5,10 @@
 
 mod channel;
 mod encode;
-mod frames;
+pub mod frames;
+mod lengths;
 pub mod ready;
-mod target;
+pub mod target;
 
 use axum::body::Body;
 use axum::response::Response;
