@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use reeve_protocol::frame::BadFrame;
-use reeve_protocol::{Batch, ExecutionId, Handle, Seq};
+use reeve_protocol::{Batch, Entry, Event, ExecutionId, Handle, Kind, LogChunk, Seq, Stamped};
 
 use super::encode::event;
 
@@ -43,11 +43,7 @@ impl Ready {
         if let Some(frames) = kept.frames.get(&key) {
             return Ok(frames.clone());
         }
-        let mut frames = BytesMut::new();
-        for one in batch.events(id, Seq::NONE)? {
-            put(&mut frames, event(&one).as_bytes());
-        }
-        let frames = frames.freeze();
+        let frames = framed(id, batch)?;
         kept.keep(key, frames.clone());
         Ok(frames)
     }
@@ -66,6 +62,87 @@ impl Kept {
         {
             self.bytes -= self.frames.remove(&oldest).map_or(0, |frames| frames.len());
         }
+    }
+}
+
+fn framed(id: ExecutionId, batch: &Batch) -> Result<Bytes, BadFrame> {
+    let mut frames = BytesMut::new();
+    let mut seq = batch.first();
+    for entry in batch.entries()? {
+        match entry {
+            Entry::Log(chunk) => {
+                put_lines(&mut frames, id, seq, &chunk);
+                seq = seq.plus(u64::from(chunk.lines));
+            }
+            Entry::Event(Stamped { at, kind }) => {
+                let one = Event { execution_id: id, sequence: seq, timestamp: at, kind };
+                put(&mut frames, event(&one).as_bytes());
+                seq = seq.next();
+            }
+        }
+    }
+    Ok(frames.freeze())
+}
+
+/// Appends the events of a chunk of lines, which differ in position and text only: what they have in
+/// common is written once.
+fn put_lines(frames: &mut BytesMut, id: ExecutionId, first: Seq, chunk: &LogChunk) {
+    let message = String::new();
+    let kind = |cut| Kind::Log { stream: chunk.stream, message: message.clone(), cut };
+    let sample = |cut| {
+        event(&Event {
+            execution_id: id,
+            sequence: Seq::NONE,
+            timestamp: chunk.at,
+            kind: kind(cut),
+        })
+    };
+    let (whole, cut) = (Shape::of(&sample(false)), Shape::of(&sample(true)));
+    let mut text = Vec::new();
+    let mut seq = first;
+    for (line, is_cut) in chunk.iter() {
+        match if is_cut { &cut } else { &whole } {
+            Some(shape) => shape.fill(&mut text, seq, line),
+            None => {
+                let kind =
+                    Kind::Log { stream: chunk.stream, message: line.to_owned(), cut: is_cut };
+                let one = Event { execution_id: id, sequence: seq, timestamp: chunk.at, kind };
+                text.clear();
+                text.extend_from_slice(event(&one).as_bytes());
+            }
+        }
+        put(frames, &text);
+        seq = seq.next();
+    }
+}
+
+/// The document of a line without its position, which stands in it twice, and without its text.
+struct Shape([String; 4]);
+
+impl Shape {
+    /// Takes the document of an empty line at position 0 apart.
+    fn of(sample: &str) -> Option<Self> {
+        let (before, rest) = sample.split_once("#0\"")?;
+        let (between, rest) = rest.split_once("\"sequence\":0")?;
+        let (after, end) = rest.split_once("\"message\":\"\"")?;
+        Some(Self([
+            format!("{before}#"),
+            format!("\"{between}\"sequence\":"),
+            format!("{after}\"message\":"),
+            end.to_owned(),
+        ]))
+    }
+
+    fn fill(&self, text: &mut Vec<u8>, seq: Seq, line: &str) {
+        let position = seq.to_string();
+        text.clear();
+        text.extend_from_slice(self.0[0].as_bytes());
+        text.extend_from_slice(position.as_bytes());
+        text.extend_from_slice(self.0[1].as_bytes());
+        text.extend_from_slice(position.as_bytes());
+        text.extend_from_slice(self.0[2].as_bytes());
+        serde_json::to_writer(&mut *text, line).expect("a text is JSON");
+        text.extend_from_slice(self.0[3].as_bytes());
     }
 }
 
@@ -89,7 +166,8 @@ pub fn put(out: &mut BytesMut, text: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use reeve_protocol::{Fence, Kind, Stamped, Timestamp};
+    use reeve_protocol::batch::Builder;
+    use reeve_protocol::{Class, Fence, Output, Timestamp};
 
     use super::*;
 
@@ -126,6 +204,30 @@ mod tests {
             let mut out = BytesMut::new();
             put(&mut out, &vec![b'x'; length]);
             assert_eq!((&out[..head.len()], out.len()), (head, head.len() + length));
+        }
+    }
+
+    #[test]
+    fn a_line_is_written_as_its_event_is() {
+        let id = ExecutionId::mint(Timestamp::default(), 7);
+        let mut text = b"plain\n\nwith \"quotes\" and \\ and \xe2\x98\x83\ncut here".to_vec();
+        text.extend(b"\x01\n");
+        for stream in [Output::Stdout, Output::Stderr, Output::Handler] {
+            let chunk = LogChunk {
+                at: Timestamp::from_micros(1_800_000_000_000_001),
+                stream,
+                lines: 4,
+                text: text.clone().into(),
+            };
+            let mut builder = Builder::new(Class::Bytes);
+            builder.log(&chunk);
+            let batch = builder.finish(Handle(1), Fence(1), Seq(98));
+            let mut expected = BytesMut::new();
+            for one in batch.events(id, Seq::NONE).unwrap() {
+                put(&mut expected, event(&one).as_bytes());
+            }
+            assert_eq!(framed(id, &batch).unwrap(), expected.freeze());
+            assert!(Shape::of("{}").is_none());
         }
     }
 }
