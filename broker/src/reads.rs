@@ -187,6 +187,7 @@ impl Broker {
             "max_frame_bytes": ws::FRAME_MAX,
             "stream_types": ws::STREAM_TYPES,
             "event_schema": schemars::schema_for!(Event),
+            "stream_schema": ws::control_schema(),
             "limits": *self.limits,
         })
     }

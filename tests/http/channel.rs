@@ -19,8 +19,31 @@ pub const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 /// What asks for a WebSocket.
 pub const UPGRADE: &str = "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n";
 
-/// An open channel.
-pub struct Open(WebSocket<TcpStream>);
+/// An open channel; every document that comes on it must have the shape that is published.
+pub struct Open(pub WebSocket<TcpStream>, Box<Published>);
+
+/// What a broker publishes about its documents.
+pub struct Published {
+    event: jsonschema::Validator,
+    control: jsonschema::Validator,
+}
+
+impl Published {
+    fn by(served: &Served) -> Box<Self> {
+        let protocol = served.get("/api/v1/executions/protocol").json();
+        let of = |name: &str| jsonschema::validator_for(&protocol[name]).expect("a good schema");
+        Box::new(Self { event: of("event_schema"), control: of("stream_schema") })
+    }
+
+    #[track_caller]
+    fn check(&self, document: &Value) {
+        let control = document["type"].as_str().is_some_and(|it| it.starts_with("stream."));
+        let schema = if control { &self.control } else { &self.event };
+        if let Err(error) = schema.validate(document) {
+            panic!("{error}: {document}");
+        }
+    }
+}
 
 impl Open {
     fn try_at(served: &Served, query: &str, stream: TcpStream) -> Result<Self, u16> {
@@ -30,7 +53,7 @@ impl Open {
         request.headers_mut().insert("authorization", bearer);
         let config = WebSocketConfig::default();
         match client_with_config(request, stream, Some(config)) {
-            Ok((socket, _)) => Ok(Self(socket)),
+            Ok((socket, _)) => Ok(Self(socket, Published::by(served))),
             Err(tokio_tungstenite::tungstenite::HandshakeError::Failure(Error::Http(answer))) => {
                 Err(answer.status().as_u16())
             }
@@ -48,7 +71,9 @@ impl Open {
         loop {
             match self.0.read() {
                 Ok(Message::Text(text)) => {
-                    return Ok(serde_json::from_str(text.as_str()).expect("a frame is JSON"));
+                    let document = serde_json::from_str(text.as_str()).expect("a frame is JSON");
+                    self.1.check(&document);
+                    return Ok(document);
                 }
                 Ok(Message::Close(frame)) => return Err(frame.map_or(1005, |it| it.code.into())),
                 Ok(_) => {}

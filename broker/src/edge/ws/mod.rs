@@ -8,7 +8,10 @@ mod encode;
 pub mod frames;
 mod lengths;
 pub mod ready;
+mod schema;
 pub mod target;
+
+pub use schema::control as control_schema;
 
 use axum::body::Body;
 use axum::response::Response;
