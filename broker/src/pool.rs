@@ -211,6 +211,15 @@ impl Workers {
         ends.find(|end| (end.0, end.1) == (pid, start_ticks)).map(|end| end.2.clone())
     }
 
+    /// Returns whether a process is one of ours whose end is not known yet.
+    pub fn is_waited_for(&self, pid: u32, start_ticks: u64) -> bool {
+        let state = self.lock();
+        let is_it =
+            |hand: &Hand| (hand.process.pid, hand.process.start_ticks) == (pid, start_ticks);
+        let is_known = state.ends.iter().any(|end| (end.0, end.1) == (pid, start_ticks));
+        !is_known && state.hands.values().any(is_it)
+    }
+
     /// Hands the pool something and does what it asks for.
     fn step(&self, input: impl FnOnce(&mut Pool, Duration)) {
         let now = self.0.clock.now().mono;

@@ -236,7 +236,9 @@ fn the_end_of_a_worker_ends_its_own_execution_only_and_is_told_as_it_was() {
     let served = served(&[]);
     let bystander = served.started("wait");
     served.until_begun(&bystander);
-    for (kill, name) in [(Signal::KILL, "SIGKILL"), (Signal::ABORT, "SIGABRT")] {
+    // Often enough for the end to be seen before its status is there.
+    for n in 0..16 {
+        let (kill, name) = [(Signal::KILL, "SIGKILL"), (Signal::ABORT, "SIGABRT")][n % 2];
         let id = served.started("wait");
         let pid = worker_of(&served.until_begun(&id));
         signal(pid, kill);
@@ -292,6 +294,19 @@ fn workers_are_used_again_and_one_is_always_warm() {
         workers(&served.broker).iter().any(|pid| !pids.contains(pid)).then_some(())
     });
     served.until(&served.started("tick"), "succeeded");
+}
+
+#[test]
+fn a_worker_is_watched_by_one_descriptor_however_much_it_carries_out() {
+    let served = served(&[]);
+    for _ in 0..40 {
+        served.until(&served.started("tick"), "succeeded");
+    }
+    let files = std::fs::read_dir(format!("/proc/{}/fd", served.broker.pid()));
+    let links =
+        files.into_iter().flatten().flatten().filter_map(|file| file.path().read_link().ok());
+    let processes = links.filter(|link| link.to_string_lossy().contains("pidfd")).count();
+    assert!(processes < 20, "{processes} descriptors of processes");
 }
 
 #[test]
