@@ -1,7 +1,8 @@
 //! The machine: what the broker sees and does of processes. Performs what the plane asks for.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use actix::Addr;
@@ -19,6 +20,10 @@ use crate::pool::Workers;
 
 /// How long after a process's end what it had written is read.
 pub const SOCKET_FIRST: Duration = Duration::from_millis(20);
+/// How long the status of a worker of our own is waited for, once its end was seen.
+const STATUS_WITHIN: Duration = Duration::from_millis(200);
+/// How often it is looked for.
+const STATUS_EVERY: Duration = Duration::from_millis(2);
 /// How often a lost execution's tree is looked at.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// How often at least, once nothing is left to be done about it but to wait.
@@ -45,7 +50,14 @@ pub struct Machine {
     workers: Workers,
     addr: Arc<OnceLock<Addr<BrokerActor>>>,
     watched: Arc<Mutex<HashMap<WorkerId, Watched>>>,
+    /// What tells the end of each process that is watched: one descriptor, however often it comes.
+    ends: Arc<Mutex<Ends>>,
 }
+
+/// What becomes readable when a process ends.
+type End = AsyncFd<OwnedFd>;
+/// Those of the processes that are watched, by pid and start.
+type Ends = HashMap<(u32, u64), Weak<End>>;
 
 /// A worker's process that is watched.
 struct Watched {
@@ -57,7 +69,13 @@ struct Watched {
 impl Machine {
     /// Makes one that acts once it is bound to an actor.
     pub fn new(orphans: Arc<dyn Orphans>, workers: Workers) -> Self {
-        Self { orphans, workers, addr: Arc::default(), watched: Arc::default() }
+        Self {
+            orphans,
+            workers,
+            addr: Arc::default(),
+            watched: Arc::default(),
+            ends: Arc::default(),
+        }
     }
 
     /// Says whom to tell what is seen.
@@ -73,7 +91,7 @@ impl Machine {
             // What it had written before is read first: its socket ends with it.
             tokio::time::sleep(SOCKET_FIRST).await;
             machine.watched().remove(&worker);
-            let how = machine.workers.end_of_gone(pid, start_ticks).await;
+            let how = machine.how_ended(pid, start_ticks).await;
             machine.post(Input::Looked { worker, seen: Seen::Gone, how }).await;
         });
         self.watched().insert(worker, Watched { pid, start_ticks, task });
@@ -99,7 +117,10 @@ impl Machine {
         let machine = self.clone();
         actix::spawn(async move {
             let seen = see(pid, start_ticks);
-            let how = machine.workers.end_of(pid, start_ticks);
+            let how = match seen {
+                Seen::Gone => machine.how_ended(pid, start_ticks).await,
+                Seen::Alive | Seen::Stopped => None,
+            };
             machine.post(Input::Looked { worker, seen, how }).await;
         });
     }
@@ -164,22 +185,43 @@ impl Machine {
     }
 
     async fn until_gone(&self, pid: u32, start_ticks: u64) {
-        let fd = i32::try_from(pid)
-            .ok()
-            .and_then(Pid::from_raw)
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
+        let end = self.end_of(pid, start_ticks);
         // Looked at again after the descriptor is there: the pid may have been reused before.
         if see(pid, start_ticks) == Seen::Gone {
             return;
         }
-        match fd.and_then(readable) {
-            Some(fd) => drop(fd.readable().await),
+        match end {
+            Some(end) => drop(end.readable().await),
             None => {
                 while see(pid, start_ticks) != Seen::Gone {
                     tokio::time::sleep(WATCH_EVERY).await;
                 }
             }
         }
+    }
+
+    /// Returns what tells a process's end. A worker of our own comes anew with each execution.
+    fn end_of(&self, pid: u32, start_ticks: u64) -> Option<Arc<End>> {
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(end) = ends.get(&(pid, start_ticks)).and_then(Weak::upgrade) {
+            return Some(end);
+        }
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+        let end = Arc::new(readable(pidfd_open(raw, PidfdFlags::NONBLOCK).ok()?)?);
+        ends.retain(|_, end| end.strong_count() > 0);
+        ends.insert((pid, start_ticks), Arc::downgrade(&end));
+        Some(end)
+    }
+
+    /// Returns how a process ended that is gone: one of our own says it once it is waited for,
+    /// which is a moment after its end is seen.
+    async fn how_ended(&self, pid: u32, start_ticks: u64) -> Option<String> {
+        let mut waited = Duration::ZERO;
+        while waited < STATUS_WITHIN && self.workers.is_waited_for(pid, start_ticks) {
+            tokio::time::sleep(STATUS_EVERY).await;
+            waited += STATUS_EVERY;
+        }
+        self.workers.end_of(pid, start_ticks)
     }
 
     async fn post(&self, input: Input) {
@@ -197,7 +239,7 @@ impl Machine {
 
 /// Registers a process descriptor, which becomes readable when its process ends.
 #[expect(unsafe_code, reason = "tokio asks for a descriptor that stays open; an owned one does")]
-pub fn readable(fd: std::os::fd::OwnedFd) -> Option<AsyncFd<std::os::fd::OwnedFd>> {
+pub fn readable(fd: OwnedFd) -> Option<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` owns its descriptor until it is dropped, with the `AsyncFd` around it.
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE).ok() }
 }

@@ -29,8 +29,6 @@ use crate::plane::Input;
 const CALLS_MAX: usize = 4;
 /// Ends of workers that are remembered until whoever watches them asks.
 const ENDS_MAX: usize = 64;
-/// How long a process that has ended may take to be reaped.
-const REAPED: Duration = Duration::from_secs(2);
 /// Lines that wait for a worker's pipe.
 const LINES_MAX: usize = 4;
 
@@ -59,8 +57,6 @@ struct Inner {
     calls: Semaphore,
     /// Told whenever an execution of ours is over.
     over: Notify,
-    /// Told whenever a process of ours was reaped.
-    reaped: Notify,
 }
 
 struct State {
@@ -105,7 +101,6 @@ impl Workers {
             rearm: Notify::new(),
             calls: Semaphore::new(CALLS_MAX),
             over: Notify::new(),
-            reaped: Notify::new(),
         }))
     }
 
@@ -209,28 +204,20 @@ impl Workers {
         self.step(|pool, now| pool.handle_close(now));
     }
 
-    /// Returns how a worker's process that is gone ended, where it was one of ours: it may not be
-    /// reaped yet.
-    pub async fn end_of_gone(&self, pid: u32, start_ticks: u64) -> Option<String> {
-        let reaped = async {
-            loop {
-                let again = self.0.reaped.notified();
-                let end = self.end_of(pid, start_ticks);
-                let ours = self.lock().hands.values().any(|hand| hand.process.pid == pid);
-                if end.is_some() || !ours {
-                    return end;
-                }
-                again.await;
-            }
-        };
-        tokio::time::timeout(REAPED, reaped).await.ok().flatten()
-    }
-
     /// Returns how a worker's process ended, as the rest of a sentence, where it was one of ours.
     pub fn end_of(&self, pid: u32, start_ticks: u64) -> Option<String> {
         let state = self.lock();
         let mut ends = state.ends.iter().rev();
         ends.find(|end| (end.0, end.1) == (pid, start_ticks)).map(|end| end.2.clone())
+    }
+
+    /// Returns whether a process is one of ours whose end is not known yet.
+    pub fn is_waited_for(&self, pid: u32, start_ticks: u64) -> bool {
+        let state = self.lock();
+        let is_it =
+            |hand: &Hand| (hand.process.pid, hand.process.start_ticks) == (pid, start_ticks);
+        let is_known = state.ends.iter().any(|end| (end.0, end.1) == (pid, start_ticks));
+        !is_known && state.hands.values().any(is_it)
     }
 
     /// Hands the pool something and does what it asks for.
@@ -401,8 +388,6 @@ impl Workers {
         if state.ends.len() > ENDS_MAX {
             state.ends.pop_front();
         }
-        drop(state);
-        self.0.reaped.notify_waiters();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -9,7 +9,7 @@ use interprocess::local_socket::tokio::Listener;
 use reeve_protocol::capability::Loaded;
 use reeve_protocol::lease::Lease;
 use reeve_protocol::place::{Identity, Place};
-use reeve_protocol::{Limits, Timestamp};
+use reeve_protocol::{Limits, State, Timestamp};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
 };
@@ -244,17 +244,22 @@ async fn attend(options: &Options, door: &mut Door, signals: &mut Signals, chang
 /// others brought goes on. A second request to end is taken at its word.
 async fn wind_up(broker: &Broker, signals: &mut Signals) {
     broker.closing.store(true, Ordering::Relaxed);
-    broker.workers.close();
     let under_way = broker.workers.under_way();
     if under_way.is_empty() || broker.at_once.load(Ordering::Relaxed) {
-        return;
+        return broker.workers.close();
     }
     tracing::info!(count = under_way.len(), "what this broker has started is asked to stop");
-    for id in under_way {
+    // Those that wait go first: one that runs leaves its place to one that waits, for which no
+    // worker would be made any more.
+    let (waiting, others): (Vec<_>, Vec<_>) = under_way.into_iter().partition(|id| {
+        broker.board.by_id(*id).is_some_and(|shown| shown.snapshot.state == State::Queued)
+    });
+    for id in waiting.into_iter().chain(others) {
         if let Err(fault) = broker.cancel(id, "broker", false).await {
             tracing::debug!(%id, %fault, "it needs no stop");
         }
     }
+    broker.workers.close();
     let again = Arc::clone(&broker.end);
     let over = broker.workers.until_over();
     tokio::select! {

@@ -2,7 +2,8 @@
 //!
 //! Owns how facts become output, the same whether the execution runs in this process or is
 //! watched. Its rule: in text, what a process wrote to its standard output goes to standard
-//! output and everything else to standard error. Never decides how an execution ended.
+//! output and everything else to standard error; of a handler that runs here, its value alone
+//! goes to standard output. Never decides how an execution ended.
 
 use reeve_protocol::batch::{Entry, LogChunk, Output};
 use reeve_protocol::event::{Event, Kind, Stamped};
@@ -21,22 +22,29 @@ pub struct Live {
     many: bool,
     /// Whether states are told too; `run` tells its end itself.
     states: bool,
+    /// Whether lines stand beside the data: a value is printed at the end.
+    beside: bool,
 }
 
 impl Live {
     /// Returns the view of the one execution that this process runs.
     pub fn of_run() -> Self {
-        Self { many: false, states: false }
+        Self { many: false, states: false, beside: false }
+    }
+
+    /// Returns the view of a handler that this process runs, whose value is what it is called for.
+    pub fn of_handler() -> Self {
+        Self { beside: true, ..Self::of_run() }
     }
 
     /// Returns the view of one execution that is watched.
     pub fn of_one() -> Self {
-        Self { many: false, states: true }
+        Self { many: false, states: true, beside: false }
     }
 
     /// Returns the view of everything.
     pub fn of_all() -> Self {
-        Self { many: true, states: true }
+        Self { many: true, states: true, beside: false }
     }
 
     /// Shows one entry, whose first position is `first`. Flushing is the caller's, when nothing
@@ -107,6 +115,7 @@ impl Live {
 
     fn log(&self, ui: &mut Ui, id: ExecutionId, chunk: &LogChunk) {
         if !self.many
+            && !self.beside
             && chunk.stream == Output::Stdout
             && let Some(text) = chunk.whole()
         {
@@ -121,9 +130,11 @@ impl Live {
     fn log_line(&self, ui: &mut Ui, id: ExecutionId, stream: Output, line: &str) {
         let prefix = self.prefix(id);
         match stream {
-            Output::Stdout => ui.line(format_args!("{prefix}{line}")),
+            Output::Stdout if !self.beside => ui.line(format_args!("{prefix}{line}")),
             // Quiet keeps notes back, not what the work itself wrote.
-            Output::Stderr | Output::Handler => ui.pass(format_args!("{prefix}{line}")),
+            Output::Stdout | Output::Stderr | Output::Handler => {
+                ui.pass(format_args!("{prefix}{line}"));
+            }
         }
     }
 

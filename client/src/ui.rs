@@ -144,14 +144,22 @@ impl Ui {
 
     /// Writes a value: indented for [`Format::Json`], else on one line.
     pub fn json(&mut self, value: &impl Serialize) {
+        if self.format == Format::Json {
+            self.document(value);
+        } else {
+            self.json_text(serde_json::to_string(value));
+        }
+    }
+
+    /// Writes a value indented, for people.
+    pub fn document(&mut self, value: &impl Serialize) {
+        self.json_text(serde_json::to_string_pretty(value));
+    }
+
+    fn json_text(&mut self, text: serde_json::Result<String>) {
         if self.closed {
             return;
         }
-        let text = if self.format == Format::Json {
-            serde_json::to_string_pretty(value)
-        } else {
-            serde_json::to_string(value)
-        };
         let written = text
             .map_err(io::Error::from)
             .and_then(|text| writeln!(self.out, "{}", render::inert_json(&text)));

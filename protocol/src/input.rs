@@ -11,7 +11,8 @@ mod text;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use jsonschema::PatternOptions;
+use jsonschema::error::ValidationErrorKind;
+use jsonschema::{PatternOptions, ValidationError};
 use serde_json::{Map, Value};
 
 use crate::capability::Descriptor;
@@ -27,6 +28,8 @@ pub use text::of_text;
 
 /// Problems named in one refusal, at most.
 pub const PROBLEMS_MAX: usize = 5;
+/// Characters of a value beside what it might have been, at most.
+const VALUE_CHARS_MAX: usize = 100;
 /// Characters of one problem, at most.
 const PROBLEM_CHARS_MAX: usize = 240;
 
@@ -124,6 +127,7 @@ impl Validator {
             .iter_errors(input)
             .take(PROBLEMS_MAX)
             .map(|error| {
+                let error = meant(&error);
                 let place = error.instance_path().as_str();
                 if let Some(pointer) = self.0.sensitive.withheld_on(place) {
                     // Nothing from here on is told: names of members, too, are part of the value.
@@ -131,7 +135,12 @@ impl Validator {
                     let message = format!("a withheld value does not match its schema ({rule})");
                     return Problem { pointer: clipped(&pointer, 200), message };
                 }
-                let whole = if masked { error.masked().to_string() } else { error.to_string() };
+                let mut options = Vec::new();
+                let whole = match options_of(error, &mut options) {
+                    true => none_of(error, &options, masked),
+                    false if masked => error.masked().to_string(),
+                    false => error.to_string(),
+                };
                 let message = if whole.chars().nth(PROBLEM_CHARS_MAX).is_some() && !masked {
                     // A value this long says nothing; the kind of problem does.
                     clipped(&error.masked().to_string(), PROBLEM_CHARS_MAX)
@@ -143,6 +152,58 @@ impl Validator {
             .collect();
         invalid(problems)
     }
+}
+
+/// Returns what is wrong with a value of which only one alternative of its schema can be meant:
+/// the others, such as the `null` of what may be left out, take values of another type.
+fn meant<'e>(error: &'e ValidationError<'_>) -> &'e ValidationError<'e> {
+    let (ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context }) =
+        error.kind()
+    else {
+        return error;
+    };
+    let here = error.instance_path();
+    let is_of_another_type = |wrong: &ValidationError<'_>| {
+        matches!(wrong.kind(), ValidationErrorKind::Type { .. }) && wrong.instance_path() == here
+    };
+    let mut branches = context.iter().filter(|branch| !branch.iter().any(is_of_another_type));
+    match (branches.next(), branches.next()) {
+        (Some(only), None) => only.first().map_or(error, meant),
+        _ => error,
+    }
+}
+
+/// Collects the values that might have been there; returns whether they are all that might.
+fn options_of(error: &ValidationError<'_>, options: &mut Vec<String>) -> bool {
+    let here = error.instance_path();
+    match error.kind() {
+        ValidationErrorKind::Enum { options: all } => {
+            options.extend(all.as_array().into_iter().flatten().map(Value::to_string));
+            true
+        }
+        ValidationErrorKind::Constant { expected_value } => {
+            options.push(expected_value.to_string());
+            true
+        }
+        ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
+            context.iter().all(|branch| {
+                branch
+                    .iter()
+                    .any(|wrong| wrong.instance_path() == here && options_of(wrong, options))
+            })
+        }
+        _ => false,
+    }
+}
+
+/// Says which values there are; that of the input is left out where it may be a secret.
+fn none_of(error: &ValidationError<'_>, options: &[String], masked: bool) -> String {
+    let value = if masked {
+        "value".to_owned()
+    } else {
+        clipped(&error.instance().to_string(), VALUE_CHARS_MAX)
+    };
+    format!("{value} is not one of {}", options.join(", "))
 }
 
 /// Returns whether a schema is that of a capability without an input.

@@ -17,6 +17,11 @@ command = ["sh", "-c", "echo begun; exec sleep 600"]
 effect = "read"
 cancel_grace = "1s"
 
+[capability.deaf]
+command = ["sh", "-c", "trap '' TERM; echo begun; sleep 600 & wait; wait"]
+effect = "read"
+cancel_grace = "2s"
+
 [capability.alone]
 command = ["sh", "-c", "exec sleep 600"]
 effect = "read"
@@ -236,7 +241,9 @@ fn the_end_of_a_worker_ends_its_own_execution_only_and_is_told_as_it_was() {
     let served = served(&[]);
     let bystander = served.started("wait");
     served.until_begun(&bystander);
-    for (kill, name) in [(Signal::KILL, "SIGKILL"), (Signal::ABORT, "SIGABRT")] {
+    // Often enough for the end to be seen before its status is there.
+    for n in 0..16 {
+        let (kill, name) = [(Signal::KILL, "SIGKILL"), (Signal::ABORT, "SIGABRT")][n % 2];
         let id = served.started("wait");
         let pid = worker_of(&served.until_begun(&id));
         signal(pid, kill);
@@ -295,6 +302,19 @@ fn workers_are_used_again_and_one_is_always_warm() {
 }
 
 #[test]
+fn a_worker_is_watched_by_one_descriptor_however_much_it_carries_out() {
+    let served = served(&[]);
+    for _ in 0..40 {
+        served.until(&served.started("tick"), "succeeded");
+    }
+    let files = std::fs::read_dir(format!("/proc/{}/fd", served.broker.pid()));
+    let links =
+        files.into_iter().flatten().flatten().filter_map(|file| file.path().read_link().ok());
+    let processes = links.filter(|link| link.to_string_lossy().contains("pidfd")).count();
+    assert!(processes < 20, "{processes} descriptors of processes");
+}
+
+#[test]
 fn a_stop_ends_what_the_broker_started_and_leaves_what_others_run() {
     let served = served(&[]);
     let mine = served.checkout.spawn(["run", "wait"]);
@@ -308,6 +328,42 @@ fn a_stop_ends_what_the_broker_started_and_leaves_what_others_run() {
     let _broker = served.checkout.serve(&[]);
     let again = served.checkout.until_state("wait", "running");
     assert_eq!(again["id"], run, "it has attached again");
+}
+
+#[test]
+fn a_broker_that_ends_starts_nothing_more() {
+    let served = served(&[("cancel_grace", "1s")]);
+    let id = served.started("deaf");
+    served.until_begun(&id);
+    let stop = served.checkout.spawn(["stop"]);
+    until("it to be asked to stop", || {
+        (served.snapshot(&id)["state"] == "cancelling").then_some(())
+    });
+    let refused = served.post("/api/v1/executions/start", &json!({ "capability": "tick" }));
+    assert_eq!((refused.status, refused.reason().as_str()), (503, "stopping"), "{refused:?}");
+    assert_eq!(served.get("/api/v1/executions").json()["count"], 1);
+    assert_eq!(stop.wait().code(), 0);
+}
+
+#[test]
+fn a_stop_cancels_what_waits_and_nothing_of_it_fails() {
+    let served = served(&[("max_running", "2")]);
+    let args = ["executions", "watch", "--format", "ndjson", "--patience", "10ms"];
+    let watch = served.checkout.spawn(args);
+    until("somebody to watch", || {
+        (served.checkout.json(["status"])["watchers"].as_u64() >= Some(1)).then_some(())
+    });
+    let ids: Vec<String> = (0..12).map(|_| served.started("wait")).collect();
+    served.until_begun(&ids[0]);
+    watch.until_stdout(&ids[11]);
+    let ran = served.checkout.run(["stop"]);
+    assert_eq!(ran.code(), 0, "{ran:?}");
+    let seen = watch.wait().stdout;
+    for id in &ids {
+        let of_it = format!("\"event_id\":\"{id}#");
+        let last = seen.lines().rfind(|line| line.contains(&of_it));
+        assert!(last.is_some_and(|it| it.contains("execution.cancelled")), "{last:?} in {seen}");
+    }
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn a_demonstration_stops_when_it_is_asked_to() {
 fn an_interrupt_sets_the_flag_and_a_second_one_waits_for_nobody() {
     let checkout = checkout("");
     let run = checkout.spawn(["run", "executions.demonstrate", "--set", "delay_ms=10000"]);
-    run.until_stdout("step 1");
+    run.until_stderr("step 1");
     run.signal(Signal::INT);
     assert_eq!(run.wait().code(), 130);
     let manifest = "[limits]\ncancel_grace = '10m'\n";
@@ -168,6 +168,9 @@ fn handlers_stand_beside_what_the_manifest_declares() {
     let of = |id: &str| all.iter().find(|one| one["id"] == id).unwrap_or_else(|| panic!("no {id}"));
     assert_eq!(of("executions.demonstrate")["provenance"], "built-in");
     assert_eq!(of("test.sleep")["output"]["properties"]["pid"]["type"], "integer");
+    let shown = checkout.run(["capabilities", "show", "test.sleep"]).stdout;
+    let (before, output) = shown.split_once("\noutput:\n").expect("its schemas are shown");
+    assert!(before.contains("\"ms\"") && output.contains("\"pid\""), "{shown}");
     assert_eq!(of("mine")["kind"], "process");
     std::fs::remove_file(checkout.root().join("reeve.toml")).expect("it is there");
     assert_eq!(checkout.run(["run", "test.sleep", "--set", "ms=1"]).code(), 0);
@@ -199,14 +202,21 @@ fn a_manifest_cannot_take_the_name_of_a_handler() {
 }
 
 #[test]
-fn a_handler_reports_its_lines_on_the_stream_that_it_names() {
+fn standard_output_has_the_value_of_a_handler_and_its_lines_stand_beside_it() {
     let checkout = checkout("");
     let _broker = checkout.serve(&[]);
-    let ran = checkout.run(["run", "executions.demonstrate", "--set", "steps=2"]);
-    assert_eq!(ran.stdout, "step 1 is at work\nstep 2 is at work\n");
+    let args = ["run", "executions.demonstrate", "--set", "steps=2"];
+    let ran = checkout.run(args);
+    let value: Value = serde_json::from_str(&ran.stdout).expect("the value alone");
+    assert_eq!((&value["steps"], &value["observed"]), (&json!(2), &json!(true)));
+    assert!(ran.stderr.contains("\nstep 2 is at work\n"), "{ran:?}");
+    let quiet = checkout.run(args.into_iter().chain(["--quiet"]));
+    assert!(serde_json::from_str::<Value>(&quiet.stdout).is_ok(), "{quiet:?}");
+    assert_eq!(quiet.stderr, "step 1 is at work\nstep 2 is at work\n");
+    let failed = checkout.run(args.into_iter().chain(["--set", "fail_at=1"]));
+    assert_eq!((failed.code(), failed.stdout.as_str()), (1, ""), "{failed:?}");
     let id = id_of(&checkout.list()[0]).to_owned();
-    let lines = lines_of(&checkout.history(&id), "stdout");
-    assert_eq!(lines, ["step 1 is at work", "step 2 is at work"]);
+    assert_eq!(lines_of(&checkout.history(&id), "stdout"), ["step 1 is at work"]);
 }
 
 /// Runs a capability with this input and returns its snapshot.

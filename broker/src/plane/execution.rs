@@ -227,10 +227,11 @@ impl Execution {
             snapshot.state = State::Running;
         }
         snapshot.fold(event, limits)?;
-        if snapshot.state == State::Cancelling {
-            snapshot.overlay.cancel_requested_at = None;
-        }
         self.last = snapshot.last_sequence;
+        let overlay = &self.snapshot.overlay;
+        if self.snapshot.state == State::Cancelling && overlay.cancel_requested_at.is_some() {
+            self.overlay(|overlay| overlay.cancel_requested_at = None);
+        }
         Ok(())
     }
 

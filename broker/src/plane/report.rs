@@ -2,7 +2,7 @@
 
 use reeve_protocol::mutant;
 use reeve_protocol::peer::{Ack, Attach, Fenced, Late, Released};
-use reeve_protocol::snapshot::LateReport;
+use reeve_protocol::snapshot::{LateReport, ProcessSeen, WorkerSeen};
 use reeve_protocol::{Batch, Code, Fault, Fence, Handle, Now, Seq, State};
 
 use super::Plane;
@@ -152,11 +152,10 @@ impl Plane {
         let execution = self.executions.get_mut(&handle).expect("the caller looked it up");
         let old = execution.worker.replace(worker);
         let snapshot = std::sync::Arc::make_mut(&mut execution.snapshot);
-        snapshot.worker = Some(reeve_protocol::snapshot::WorkerSeen {
-            pid: process.pid,
-            role: process.name.clone(),
-        });
-        snapshot.overlay.process = reeve_protocol::snapshot::ProcessSeen::Alive;
+        snapshot.worker = Some(WorkerSeen { pid: process.pid, role: process.name.clone() });
+        if snapshot.overlay.process != ProcessSeen::Alive {
+            execution.overlay(|overlay| overlay.process = ProcessSeen::Alive);
+        }
         execution.process = Some(process);
         self.pending.touched.insert(handle);
         let stale: Vec<WorkerId> = self

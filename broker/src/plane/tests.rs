@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reeve_protocol::capability::{CapabilityKind, Effect as Changes, OnWorkerLoss};
 use reeve_protocol::peer::{Ack, Attach, Fenced, Grant, Released, Tree, TreeStarted};
-use reeve_protocol::snapshot::{Actor, ActorKind, Description, Repository};
+use reeve_protocol::snapshot::{Actor, ActorKind, Description, ProcessSeen, Repository};
 use reeve_protocol::{Batch, Entry, SideEffect, Timestamp};
 
 use super::*;
@@ -279,6 +279,24 @@ fn a_cancel_of_what_runs_is_its_workers_business() {
     assert_eq!(effects.iter().filter(|effect| asked(effect)).count(), 1);
     assert_eq!(rig.shown(1).snapshot.state, State::Running);
     assert!(rig.shown(1).snapshot.overlay.cancel_requested_at.is_some());
+}
+
+#[test]
+fn the_revision_of_the_overlay_rises_with_every_change_of_it() {
+    let mut rig = Rig::new(Limits::default());
+    rig.join(1, 10);
+    rig.attach(1, 1, None);
+    let attached = rig.shown(1).snapshot.overlay.clone();
+    assert_eq!((attached.process, attached.revision), (ProcessSeen::Alive, 1));
+    rig.batch(1, events(1, 3, &[Kind::Started {}]));
+    rig.cancel(1);
+    let asked = rig.shown(1).snapshot.overlay.clone();
+    assert_eq!((asked.cancel_requested_at.is_some(), asked.revision), (true, 2));
+    rig.batch(1, events(1, 4, &[Kind::Cancelling { by: "test".to_owned() }]));
+    let heard = rig.shown(1).snapshot.overlay.clone();
+    assert_eq!((heard.cancel_requested_at, heard.revision), (None, 3));
+    rig.batch(1, events(1, 5, &[Kind::Cancelled { receipt: None }]));
+    assert_eq!(rig.shown(1).snapshot.overlay, heard);
 }
 
 #[test]

@@ -120,8 +120,13 @@ fn show(ui: &mut Ui, descriptor: &Descriptor) {
         ui.line(format_args!("directory:   {}", process.cwd));
     }
     ui.line(format_args!("declared:    {}", descriptor.provenance));
-    let schema = serde_json::to_string_pretty(&descriptor.input).unwrap_or_default();
-    let schema = render::inert_json(&schema);
-    ui.line("input:");
-    schema.lines().for_each(|line| ui.line(format_args!("  {line}")));
+    for (name, schema) in
+        [("input", Some(&descriptor.input)), ("output", descriptor.output.as_ref())]
+    {
+        let Some(schema) = schema else { continue };
+        let schema = serde_json::to_string_pretty(schema).unwrap_or_default();
+        let schema = render::inert_json(&schema);
+        ui.line(format_args!("{name}:"));
+        schema.lines().for_each(|line| ui.line(format_args!("  {line}")));
+    }
 }

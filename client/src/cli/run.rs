@@ -7,7 +7,7 @@ use reeve_protocol::{Entry, State};
 use serde_json::Value;
 
 use super::drive::{drive_call, until_written};
-use super::plan::{self, Asked, PlannedCall, not_declared, plan_of};
+use super::plan::{self, Asked, PlannedCall, PlannedWork, not_declared, plan_of};
 use super::{Here, input as call_input};
 use crate::failure::{Exit, Failure};
 use crate::live::Live;
@@ -16,7 +16,8 @@ use crate::ui::{Format, Ui};
 
 /// Run a declared capability
 ///
-/// Runs in this process and is visible to everyone where a broker serves the checkout. Exits 0
+/// Runs in this process and is visible to everyone where a broker serves the checkout. Standard
+/// output has what its command prints, or the value that a built-in capability returns. Exits 0
 /// when it succeeded, 1 when it ran and failed, 2 for a wrong input, 3 where it is not declared,
 /// 4 when it was refused, 130 when it was cancelled.
 #[derive(Debug, clap::Args)]
@@ -138,7 +139,8 @@ fn show(
     drive: impl FnOnce(&PlannedCall, &mut dyn FnMut(Shown<'_>)) -> Result<Driven, Failure>,
     call: &PlannedCall,
 ) -> Result<Exit, Failure> {
-    let live = Live::of_run();
+    let of_handler = matches!(call.work, PlannedWork::Handler(_));
+    let live = if of_handler { Live::of_handler() } else { Live::of_run() };
     let driven = drive(call, &mut |shown| {
         match shown {
             Shown::Entry(first, entry) => live.entry(ui, call.id, first, entry),
@@ -146,10 +148,14 @@ fn show(
         }
         ui.flush();
     })?;
-    if ui.format == Format::Json
-        && let Some(snapshot) = &driven.snapshot
-    {
-        ui.json(snapshot);
+    match (&driven.snapshot, ui.format) {
+        (Some(snapshot), Format::Json) => ui.json(snapshot),
+        (Some(snapshot), Format::Text) if of_handler => {
+            if let Some(value) = snapshot.get("output") {
+                ui.document(value);
+            }
+        }
+        _ => {}
     }
     if let Some(error) = driven.error.as_ref().filter(|_| driven.state != State::Succeeded) {
         ui.fail(&Failure::from(error.clone()));

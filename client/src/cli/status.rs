@@ -16,11 +16,12 @@ pub(super) struct StatusArgs {}
 
 pub(super) fn run(ui: &mut Ui, here: &Here, args: StatusArgs) -> Result<Exit, Failure> {
     let StatusArgs {} = args;
-    let found = checkout::discover(&here.place)?;
     let asked = block_on(async {
         let Some(mut link) = broker::connect(here, "status").await? else { return Ok(None) };
         Ok(Some(link.ask(Op::Status {}).await?))
     });
+    // Looked at after the answer: a broker that has just begun has its lease then.
+    let found = checkout::discover(&here.place)?;
     let mut told = Map::new();
     let serving = !matches!(asked, Ok(None));
     told.insert("serving".to_owned(), serving.into());
@@ -51,9 +52,39 @@ fn show(ui: &mut Ui, told: &Map<String, Value>) {
         return;
     }
     for (name, value) in told {
-        match value {
-            Value::String(text) => ui.line(format_args!("{name}: {text}")),
-            other => ui.line(format_args!("{name}: {other}")),
+        ui.line(format_args!("{name}: {}", in_words(value)));
+    }
+}
+
+/// Returns a value as people read it: members and elements one after another.
+fn in_words(value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(elements) if elements.is_empty() => "none".to_owned(),
+        Value::Array(elements) => elements.iter().map(in_words).collect::<Vec<_>>().join("; "),
+        Value::Object(members) => {
+            let words = members.iter().map(|(name, value)| format!("{name} {}", in_words(value)));
+            words.collect::<Vec<_>>().join(", ")
+        }
+        plain => plain.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_text_is_told_in_words() {
+        for (value, words) in [
+            (json!("x"), "x"),
+            (json!(3), "3"),
+            (json!([]), "none"),
+            (json!(["a", "b"]), "a; b"),
+            (json!({ "active": 1, "queued": 0 }), "active 1, queued 0"),
+        ] {
+            assert_eq!(in_words(&value), words);
         }
     }
 }

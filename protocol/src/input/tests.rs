@@ -334,3 +334,41 @@ fn a_schema_that_refers_to_itself_many_times_over_is_checked_at_once() {
     let fault = Validator::new(&plain).unwrap().validate(input).unwrap_err();
     assert_eq!(fault.problems[0].pointer, "/next/next/n");
 }
+
+#[test]
+fn a_refusal_names_the_values_that_there_are() {
+    let kinds = ["toml", "json", "yaml", "markdown", "conflict", "symlink", "manifest"];
+    let listed = kinds.map(|kind| format!("\"{kind}\"")).join(", ");
+    for kind in [
+        json!({ "enum": kinds }),
+        json!({ "anyOf": [{ "$ref": "#/$defs/kind" }, { "type": "null" }] }),
+        json!({ "oneOf": [{ "type": "null" }, { "anyOf": [{ "$ref": "#/$defs/kind" }] }] }),
+        json!({ "anyOf": [{ "$ref": "#/$defs/described" }, { "type": "null" }] }),
+    ] {
+        let schema = json!({
+            "type": "object", "properties": { "kind": kind },
+            "$defs": {
+                "kind": { "type": "string", "enum": kinds },
+                "described": { "oneOf": kinds.map(|kind| json!({ "const": kind, "type": "string" })) },
+            },
+        });
+        let fault = refusal(&schema, json!({ "kind": "tml" }));
+        assert_eq!(fault.problems[0].pointer, "/kind");
+        assert_eq!(fault.problems[0].message, format!("\"tml\" is not one of {listed}"));
+    }
+    // Of several that may be meant none is chosen.
+    let schema = json!({ "type": "object", "properties": { "n": {
+        "anyOf": [{ "type": "integer", "minimum": 3 }, { "type": "integer", "maximum": -3 }] } } });
+    let fault = refusal(&schema, json!({ "n": 0 }));
+    assert!(fault.message.contains("anyOf"), "{}", fault.message);
+    // Where something of the input is secret, nothing of it is quoted.
+    let schema = json!({ "type": "object", "properties": {
+        "kind": { "anyOf": [{ "enum": ["a", "b"] }, { "type": "null" }] },
+        "key": { "type": "string", "writeOnly": true } } });
+    let fault = refusal(&schema, json!({ "kind": "tml", "key": "hidden enough" }));
+    assert_eq!(fault.problems[0].message, "value is not one of \"a\", \"b\"");
+}
+
+fn refusal(schema: &Value, input: Value) -> Fault {
+    Validator::new(schema).unwrap().validate(input).unwrap_err()
+}
