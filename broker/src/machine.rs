@@ -20,10 +20,6 @@ use crate::pool::Workers;
 
 /// How long after a process's end what it had written is read.
 pub const SOCKET_FIRST: Duration = Duration::from_millis(20);
-/// How long the status of a worker of our own is waited for, once its end was seen.
-const STATUS_WITHIN: Duration = Duration::from_millis(200);
-/// How often it is looked for.
-const STATUS_EVERY: Duration = Duration::from_millis(2);
 /// How often a lost execution's tree is looked at.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 /// How often at least, once nothing is left to be done about it but to wait.
@@ -91,7 +87,7 @@ impl Machine {
             // What it had written before is read first: its socket ends with it.
             tokio::time::sleep(SOCKET_FIRST).await;
             machine.watched().remove(&worker);
-            let how = machine.how_ended(pid, start_ticks).await;
+            let how = machine.workers.how_ended(pid, start_ticks).await;
             machine.post(Input::Looked { worker, seen: Seen::Gone, how }).await;
         });
         self.watched().insert(worker, Watched { pid, start_ticks, task });
@@ -118,7 +114,7 @@ impl Machine {
         actix::spawn(async move {
             let seen = see(pid, start_ticks);
             let how = match seen {
-                Seen::Gone => machine.how_ended(pid, start_ticks).await,
+                Seen::Gone => machine.workers.how_ended(pid, start_ticks).await,
                 Seen::Alive | Seen::Stopped => None,
             };
             machine.post(Input::Looked { worker, seen, how }).await;
@@ -211,17 +207,6 @@ impl Machine {
         ends.retain(|_, end| end.strong_count() > 0);
         ends.insert((pid, start_ticks), Arc::downgrade(&end));
         Some(end)
-    }
-
-    /// Returns how a process ended that is gone: one of our own says it once it is waited for,
-    /// which is a moment after its end is seen.
-    async fn how_ended(&self, pid: u32, start_ticks: u64) -> Option<String> {
-        let mut waited = Duration::ZERO;
-        while waited < STATUS_WITHIN && self.workers.is_waited_for(pid, start_ticks) {
-            tokio::time::sleep(STATUS_EVERY).await;
-            waited += STATUS_EVERY;
-        }
-        self.workers.end_of(pid, start_ticks)
     }
 
     async fn post(&self, input: Input) {

@@ -27,6 +27,10 @@ use crate::plane::Input;
 
 /// Calls without an execution that are answered at once, at most.
 const CALLS_MAX: usize = 4;
+/// How long the status of a worker of our own is waited for, once its end was seen.
+const STATUS_WITHIN: Duration = Duration::from_millis(200);
+/// How often it is looked for.
+const STATUS_EVERY: Duration = Duration::from_millis(2);
 /// Ends of workers that are remembered until whoever watches them asks.
 const ENDS_MAX: usize = 64;
 /// Lines that wait for a worker's pipe.
@@ -204,20 +208,28 @@ impl Workers {
         self.step(|pool, now| pool.handle_close(now));
     }
 
-    /// Returns how a worker's process ended, as the rest of a sentence, where it was one of ours.
-    pub fn end_of(&self, pid: u32, start_ticks: u64) -> Option<String> {
+    /// Returns how a process that is gone ended, as the rest of a sentence, where it was one of
+    /// ours: that is known once it was waited for, a moment after its end is seen.
+    pub async fn how_ended(&self, pid: u32, start_ticks: u64) -> Option<String> {
+        let mut waited = Duration::ZERO;
+        while waited < STATUS_WITHIN && self.is_waited_for(pid, start_ticks) {
+            tokio::time::sleep(STATUS_EVERY).await;
+            waited += STATUS_EVERY;
+        }
+        self.end_of(pid, start_ticks)
+    }
+
+    fn end_of(&self, pid: u32, start_ticks: u64) -> Option<String> {
         let state = self.lock();
         let mut ends = state.ends.iter().rev();
         ends.find(|end| (end.0, end.1) == (pid, start_ticks)).map(|end| end.2.clone())
     }
 
     /// Returns whether a process is one of ours whose end is not known yet.
-    pub fn is_waited_for(&self, pid: u32, start_ticks: u64) -> bool {
-        let state = self.lock();
+    fn is_waited_for(&self, pid: u32, start_ticks: u64) -> bool {
         let is_it =
             |hand: &Hand| (hand.process.pid, hand.process.start_ticks) == (pid, start_ticks);
-        let is_known = state.ends.iter().any(|end| (end.0, end.1) == (pid, start_ticks));
-        !is_known && state.hands.values().any(is_it)
+        self.end_of(pid, start_ticks).is_none() && self.lock().hands.values().any(is_it)
     }
 
     /// Hands the pool something and does what it asks for.
@@ -407,5 +419,29 @@ impl Drop for Abandon {
             let id = self.id;
             self.workers.step(|pool, _| pool.handle_abandoned(id));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_status_of_one_of_ours_is_waited_for_and_of_no_other() {
+        let workers = Workers::new(None, 1, Clock::start());
+        let (program, dir) = ("/bin/true".into(), "/".into());
+        let command = WorkerCommand { program, args: Vec::new(), dir };
+        let started = process::start(command).await.unwrap();
+        let process = Arc::new(started.process);
+        let (pid, start_ticks) = (process.pid, process.start_ticks);
+        assert_eq!(workers.how_ended(pid, start_ticks).await, None, "it is not held yet");
+        let hand = Hand { process: Arc::clone(&process), lines: None, call: None };
+        workers.lock().hands.insert(PoolId(1), hand);
+        let known = async { workers.remember_end(&process, "exited with status 0") };
+        let (how, ()) = tokio::join!(workers.how_ended(pid, start_ticks), known);
+        assert_eq!(how.as_deref(), Some("exited with status 0"));
+        assert_eq!(workers.how_ended(pid, start_ticks + 1).await, None, "another of this number");
+        let mut child = started.child;
+        tokio::task::spawn_blocking(move || child.wait()).await.unwrap().unwrap();
     }
 }

@@ -241,20 +241,20 @@ fn the_end_of_a_worker_ends_its_own_execution_only_and_is_told_as_it_was() {
     let served = served(&[]);
     let bystander = served.started("wait");
     served.until_begun(&bystander);
-    // Often enough for the end to be seen before its status is there.
-    for n in 0..16 {
-        let (kill, name) = [(Signal::KILL, "SIGKILL"), (Signal::ABORT, "SIGABRT")][n % 2];
-        let id = served.started("wait");
-        let pid = worker_of(&served.until_begun(&id));
-        signal(pid, kill);
-        let end = served.until(&id, "failed");
-        let error = &end["error"];
-        assert_eq!(
-            (&error["code"], &error["side_effect"]),
-            (&json!("unavailable"), &json!("unknown"))
-        );
-        let message = error["message"].as_str().unwrap();
-        assert!(message.contains(name) && message.contains(&pid.to_string()), "{message}");
+    for (kill, name) in [(Signal::KILL, "SIGKILL"), (Signal::ABORT, "SIGABRT")] {
+        let ids: Vec<String> = (0..3).map(|_| served.started("wait")).collect();
+        let pids: Vec<u32> = ids.iter().map(|id| worker_of(&served.until_begun(id))).collect();
+        pids.iter().for_each(|pid| signal(*pid, kill));
+        for (id, pid) in ids.iter().zip(pids) {
+            let end = served.until(id, "failed");
+            let error = &end["error"];
+            assert_eq!(
+                (&error["code"], &error["side_effect"]),
+                (&json!("unavailable"), &json!("unknown"))
+            );
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains(name) && message.contains(&pid.to_string()), "{message}");
+        }
     }
     assert_eq!(served.snapshot(&bystander)["state"], "running");
     served.until(&served.started("tick"), "succeeded");
@@ -347,15 +347,15 @@ fn a_broker_that_ends_starts_nothing_more() {
 
 #[test]
 fn a_stop_cancels_what_waits_and_nothing_of_it_fails() {
-    let served = served(&[("max_running", "2")]);
+    let served = served(&[]);
     let args = ["executions", "watch", "--format", "ndjson", "--patience", "10ms"];
     let watch = served.checkout.spawn(args);
     until("somebody to watch", || {
         (served.checkout.json(["status"])["watchers"].as_u64() >= Some(1)).then_some(())
     });
-    let ids: Vec<String> = (0..12).map(|_| served.started("wait")).collect();
+    let ids: Vec<String> = (0..100).map(|_| served.started("wait")).collect();
     served.until_begun(&ids[0]);
-    watch.until_stdout(&ids[11]);
+    watch.until_stdout(&ids[99]);
     let ran = served.checkout.run(["stop"]);
     assert_eq!(ran.code(), 0, "{ran:?}");
     let seen = watch.wait().stdout;
