@@ -116,6 +116,18 @@ impl Open {
     }
 }
 
+/// Returns the first event of an execution as the channel tells it.
+///
+/// The execution is named twice and followed once.
+pub fn first_event(served: &Served, id: &str) -> Value {
+    let mut open = Open::at(served, &format!("?execution={id}&execution={id}"));
+    let ready = open.expect("stream.ready");
+    assert_eq!(ready["executions"], json!([id]));
+    let replayed = ready["replayed"].as_u64().expect("a count");
+    let events = open.events(&mut 0, usize::try_from(replayed).expect("a small one"));
+    events.into_iter().next().expect("it has events")
+}
+
 fn history(served: &Served, number: u32) -> Vec<Value> {
     let (mut after, mut events) = (0, Vec::new());
     loop {

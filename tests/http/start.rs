@@ -35,6 +35,14 @@ stdin = "input"
 properties.word = { type = "string" }
 required = ["word"]
 
+[capability.large]
+command = ["sh", "-c", "cat > /dev/null"]
+effect = "read"
+stdin = "input"
+[capability.large.input]
+properties.word = { type = "string" }
+properties.more = { type = "array" }
+
 [capability.gone]
 command = ["no-such-program-anywhere"]
 effect = "read"
@@ -168,6 +176,36 @@ fn input_reaches_the_work_and_the_brokers_environment_does_not() {
     assert_eq!(lines[1], "a b'\"$HOME", "one argument, and no shell has seen it");
     assert!(lines.iter().any(|line| *line == format!("REEVE_EXECUTION={id}")));
     assert!(!lines.iter().any(|line| line.starts_with("REEVE_STATE_DIR=")), "{lines:?}");
+}
+
+#[test]
+fn no_input_is_an_input_without_members() {
+    let served = served(&[]);
+    for input in [None, Some(Value::Null), Some(json!({}))] {
+        let mut body = json!({ "capability": "tick" });
+        if let Some(input) = input {
+            body["input"] = input;
+        }
+        let answer = served.post("/api/v1/executions/start", &body);
+        assert_eq!((answer.status, &answer.json()["input"]), (200, &json!({})), "{body}");
+    }
+}
+
+#[test]
+fn a_large_input_is_kept_whole_and_told_on_the_channel_by_its_size() {
+    let served = served(&[]);
+    let word = "y".repeat(100 << 10);
+    let input = json!({ "word": word, "more": [word, word] });
+    let id = served.start("large", &input)["id"].as_str().expect("an id").to_owned();
+    served.until(&id, "succeeded");
+    assert_eq!(served.snapshot(&id)["input"], input);
+    let first = &served.checkout.history(&id)[0];
+    assert_eq!(first["data"]["input"], input);
+    let created = crate::channel::first_event(&served, &id);
+    assert_eq!((&created["type"], &created["sequence"]), (&first["type"], &json!(1)));
+    let told = &created["data"]["input"];
+    assert_eq!((&told["withheld"], &told["limit"]), (&json!("too_large"), &json!(262_144)));
+    assert_eq!(told["bytes"], input.to_string().len());
 }
 
 #[test]
