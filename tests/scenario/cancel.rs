@@ -245,7 +245,7 @@ fn a_process_that_is_stopped_by_a_signal_can_be_cancelled() {
 }
 
 #[test]
-fn what_cannot_be_cancelled_says_so_and_is_asked_all_the_same() {
+fn what_cannot_be_cancelled_runs_to_its_end_unless_it_is_forced() {
     let script = "echo $$ > pid; until test -e go; do sleep 0.01; done; echo end";
     let checkout = checkout(&shell("fixed", script, "cancellable = false"));
     let _broker = checkout.serve(&[]);
@@ -253,11 +253,19 @@ fn what_cannot_be_cancelled_says_so_and_is_asked_all_the_same() {
     let asked = checkout.run(["executions", "cancel", &id, "--format", "json"]);
     assert!(asked.stdout.contains("\"cancellable\": false"), "{asked:?}");
     assert!(asked.stderr.contains("may run to its end"), "{asked:?}");
+    until("the wish to be on record", || {
+        (checkout.show(&id)["state"] == "cancelling").then_some(())
+    });
     checkout.write("go", "");
-    let ran = run.wait();
-    // A process is signalled like any other; what it makes of that is its own affair.
-    let state = if ran.code() == 0 { "succeeded" } else { "cancelled" };
-    assert_eq!(checkout.show(&id)["state"], state, "{ran:?}");
+    assert_eq!(run.wait().code(), 0);
+    assert_eq!(checkout.show(&id)["state"], "succeeded");
+
+    std::fs::remove_file(checkout.root().join("go")).expect("it can be removed");
+    let (run, id) = running(&checkout, "fixed");
+    checkout.run(["executions", "cancel", &id]);
+    checkout.run(["executions", "cancel", &id, "--force"]);
+    assert_eq!(run.wait().code(), 130);
+    assert_eq!(checkout.show(&id)["state"], "cancelled");
 }
 
 #[test]

@@ -401,6 +401,9 @@ impl Drive<'_> {
         let grace = if force { Duration::ZERO } else { self.call.work.grace() };
         match &mut self.phase {
             Phase::Waiting | Phase::Entered(_) => self.finish(Kind::Cancelled { receipt: None }),
+            // Declared to be of no use: the wish is on record, and only force goes against it.
+            Phase::Running(_) | Phase::Ending { .. }
+                if !force && !self.call.description.cancellable => {}
             Phase::Running(_) => {
                 self.stop = self.stop.or(Stop::Cancelled);
                 self.escalation.handle_cancel(now, grace);
