@@ -182,7 +182,7 @@ impl Broker {
             "event_types": types,
             "websocket": "/events",
             "subscription": subscription,
-            "heartbeat_seconds": ws::HEARTBEAT.as_secs(),
+            "heartbeat_seconds": ws::heartbeat_seconds(&self.limits),
             "max_connections": ws::CHANNELS_MAX,
             "max_frame_bytes": ws::FRAME_MAX,
             "stream_types": ws::STREAM_TYPES,

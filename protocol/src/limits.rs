@@ -89,6 +89,11 @@ pub struct Limits {
     #[serde(with = "millis")]
     #[schemars(with = "u64")]
     pub write_deadline: Duration,
+    /// How long a live channel is quiet before it says that it lives; a peer that says nothing for two
+    /// and a half of these is dropped.
+    #[serde(with = "millis")]
+    #[schemars(with = "u64")]
+    pub channel_heartbeat: Duration,
 }
 
 impl Default for Limits {
@@ -118,6 +123,7 @@ impl Default for Limits {
             linger: Duration::from_millis(10),
             cancel_grace: Duration::from_secs(10),
             write_deadline: Duration::from_secs(10),
+            channel_heartbeat: Duration::from_secs(20),
         }
     }
 }

@@ -370,7 +370,7 @@ fn a_broker_that_ends_says_so() {
 
 #[test]
 fn a_quiet_channel_says_that_it_lives() {
-    let served = Served::new();
+    let served = Served::with(&[("channel_heartbeat", "200ms")]);
     let mut open = Open::at(&served, "");
     open.expect("stream.ready");
     let mut pinged = false;
@@ -382,6 +382,31 @@ fn a_quiet_channel_says_that_it_lives() {
         }
     }
     assert!(pinged);
+}
+
+#[test]
+fn a_peer_that_answers_nothing_is_dropped_and_one_that_does_stays() {
+    use std::io::Read;
+
+    let served = Served::with(&[("channel_heartbeat", "200ms")]);
+    let mut lives = Open::at(&served, "");
+    lives.expect("stream.ready");
+    let mut dead = served.connect();
+    let upgrade = format!("{UPGRADE}Sec-WebSocket-Version: 13\r\n{KEY}");
+    dead.write_all(served.head("GET /events", &upgrade).as_bytes()).expect("it is sent");
+    let living = std::thread::spawn(move || {
+        // It reads, and so it answers; until the other one was dropped, and on.
+        for _ in 0..20 {
+            lives.expect("stream.heartbeat");
+        }
+    });
+    // It takes everything and says nothing.
+    let mut taken = Vec::new();
+    dead.read_to_end(&mut taken).expect("the broker ends it");
+    assert!(taken.starts_with(b"HTTP/1.1 101"));
+    let text = String::from_utf8_lossy(&taken);
+    assert!(text.contains("stream.heartbeat"), "it was told first: {text}");
+    living.join().expect("who answers stays");
 }
 
 fn handshake(served: &Served, query: &str, headers: &str) -> Answer {

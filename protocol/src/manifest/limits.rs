@@ -19,7 +19,7 @@ pub(super) enum Range {
 }
 
 /// Every field of [`Limits`]. A test holds the two together.
-pub(super) const LIMITS: [(&str, Range); 24] = [
+pub(super) const LIMITS: [(&str, Range); 25] = [
     ("max_executions", Range::Count(1, 100_000)),
     ("max_active", Range::Count(1, 100_000)),
     ("max_events", Range::Count(16, 1_000_000)),
@@ -44,6 +44,7 @@ pub(super) const LIMITS: [(&str, Range); 24] = [
     ("linger", Range::Millis(0, 1_000)),
     ("cancel_grace", Range::Millis(0, 600_000)),
     ("write_deadline", Range::Millis(500, 600_000)),
+    ("channel_heartbeat", Range::Millis(100, 600_000)),
 ];
 
 /// Reads `[limits]` over what `limits` holds.

@@ -8,7 +8,7 @@ use futures_util::{SinkExt, StreamExt};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use reeve_protocol::stream::{FollowFrom, Subbed};
-use reeve_protocol::{ExecutionId, Fault, Handle, Seq};
+use reeve_protocol::{ExecutionId, Fault, Handle, Limits, Seq};
 use serde_json::{Map, Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::WebSocketStream;
@@ -27,12 +27,8 @@ use crate::pump::Pump;
 use crate::switchboard::Signal;
 use crate::token::{Scope, Scopes, Token};
 
-/// How long a channel is quiet before it says that it lives.
-pub const HEARTBEAT: Duration = Duration::from_secs(20);
-/// How long a peer may say nothing at all; it answers every ping.
-const DEAD_AFTER: Duration = Duration::from_secs(50);
-/// How often the clock is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often the clock is looked at within one heartbeat.
+const LOOKS: u32 = 4;
 /// Bytes of history that are read and written at once.
 const PAGE_BYTES: usize = 256 << 10;
 /// Bytes of a frame of a client, at most.
@@ -49,6 +45,11 @@ const WRONG_MAX: u32 = 3;
 const GOODBYE: Duration = Duration::from_secs(1);
 
 type Socket = WebSocketStream<Lengths<TokioIo<Upgraded>>>;
+
+/// Returns the heartbeat in whole seconds, as it is told.
+pub fn heartbeat_seconds(limits: &Limits) -> u64 {
+    limits.channel_heartbeat.as_secs().max(1)
+}
 
 /// How a channel ends.
 enum End {
@@ -115,7 +116,7 @@ impl Channel {
     async fn run(&mut self, target: Target) -> Result<std::convert::Infallible, End> {
         let broker = self.surface.broker().clone();
         let mut stop = std::pin::pin!(broker.stop.clone().told());
-        let mut look = tokio::time::interval(LOOK_EVERY);
+        let mut look = tokio::time::interval(broker.limits.channel_heartbeat / LOOKS);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let opened = self.subscribe("stream.ready", &target).await?;
         if let Err(fault) = opened {
@@ -221,15 +222,17 @@ impl Channel {
             return Err(End::Close(CloseCode::Policy, "the token was rotated".to_owned()));
         }
         let now = self.surface.broker().uptime();
-        if now.saturating_sub(self.heard_at) > DEAD_AFTER {
+        let heartbeat = self.surface.broker().limits.channel_heartbeat;
+        // It answers every ping.
+        if now.saturating_sub(self.heard_at) > heartbeat * 5 / 2 {
             return Err(End::Gone);
         }
-        if now.saturating_sub(self.pinged_at) >= HEARTBEAT {
+        if now.saturating_sub(self.pinged_at) >= heartbeat {
             self.pinged_at = now;
             self.socket.feed(Message::Ping(bytes::Bytes::new())).await.map_err(|_| End::Gone)?;
             self.flush().await?;
         }
-        if now.saturating_sub(self.sent_at) >= HEARTBEAT {
+        if now.saturating_sub(self.sent_at) >= heartbeat {
             let heard_at = self.heard_at;
             self.send(vec![document(&json!({ "type": "stream.heartbeat" }))]).await?;
             // The system took it; that says nothing of the peer.
@@ -414,7 +417,7 @@ impl Channel {
             "scope": if all.is_some() { "all" } else { "executions" },
             "replayed": replayed,
             "truncated": truncated,
-            "heartbeat_seconds": HEARTBEAT.as_secs(),
+            "heartbeat_seconds": heartbeat_seconds(&broker.limits),
             "epoch": broker.about.epoch,
             "cursors": cursors,
             "unknown": subbed.unknown,

@@ -24,7 +24,7 @@ use super::http::answer::{Refusal, dress};
 use super::http::call::Query;
 use super::http::gate::{Caller, one};
 
-pub use self::channel::HEARTBEAT;
+pub use self::channel::heartbeat_seconds;
 pub use self::target::PARAMETERS;
 
 /// Channels that are open at once, at most.

@@ -4,8 +4,6 @@ use reeve_protocol::{Fault, Overlay};
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-use super::HEARTBEAT;
-
 /// Returns the JSON Schema (2020-12) of every control message; one of a later version is none of
 /// these, and a client passes it over.
 pub fn control() -> Value {
@@ -28,7 +26,7 @@ fn messages(fault: &Value, overlay: &Value) -> Vec<Value> {
     let ids = json!({ "type": "array", "items": id });
     let opened = json!({
         "protocol_version": text, "scope": { "enum": ["all", "executions"] }, "replayed": count,
-        "truncated": flag, "heartbeat_seconds": { "const": HEARTBEAT.as_secs() }, "epoch": text,
+        "truncated": flag, "heartbeat_seconds": { "type": "integer", "minimum": 1 }, "epoch": text,
         "cursors": { "type": "object", "additionalProperties": count }, "unknown": ids,
         "durability": { "enum": ["memory", "local", "replicated"] },
     });
