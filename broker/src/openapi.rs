@@ -19,10 +19,12 @@ pub fn document(routes: &[Route], registry: &Loaded, version: &str) -> Value {
         let method = if route.posts { "post" } else { "get" };
         paths.insert(route.path.to_owned(), json!({ method: operation(route) }));
     }
+    let mut schemas = schemas();
     let (session, described) = pages::described();
     paths.insert(session.to_owned(), described);
     for capability in &registry.descriptors {
         let Some(path) = direct::path_of(capability) else { continue };
+        schemas.extend(definitions(capability));
         let method = if direct::posts(capability) { "post" } else { "get" };
         paths.entry(path).or_insert_with(|| json!({ method: direct_operation(capability) }));
     }
@@ -38,7 +40,7 @@ pub fn document(routes: &[Route], registry: &Loaded, version: &str) -> Value {
         "paths": paths,
         "components": {
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
-            "schemas": schemas(),
+            "schemas": schemas,
         },
     })
 }
@@ -162,10 +164,57 @@ fn bounded(schema: &Value) -> Value {
     }
 }
 
-/// Describes the call of a handler without an execution.
-fn direct_operation(capability: &Descriptor) -> Value {
+/// The parts of a handler's schemas that others refer to, by the names that they have here.
+fn definitions(capability: &Descriptor) -> Map<String, Value> {
+    let schemas = [("input", Some(&capability.input)), ("output", capability.output.as_ref())];
+    let mut found = Map::new();
+    for (part, schema) in schemas {
+        let place = format!("{}.{part}", capability.id);
+        let own = schema.and_then(|schema| schema["$defs"].as_object());
+        for (name, definition) in own.into_iter().flatten() {
+            found.insert(format!("{place}.{name}"), placed(&bounded(definition), &place));
+        }
+    }
+    found
+}
+
+/// Returns the input's and the output's schema of a handler, with references that lead somewhere in
+/// this document.
+fn placed_schemas(capability: &Descriptor) -> [Value; 2] {
     let any = json!({});
     let output = capability.output.as_ref().unwrap_or(&any);
+    [("input", bounded(&capability.input)), ("output", output.clone())].map(|(part, mut schema)| {
+        if let Some(members) = schema.as_object_mut() {
+            members.remove("$defs");
+            members.remove("$schema");
+        }
+        placed(&schema, &format!("{}.{part}", capability.id))
+    })
+}
+
+/// Lets the references into a schema's own definitions lead to where these stand here.
+fn placed(schema: &Value, place: &str) -> Value {
+    match schema {
+        Value::Array(items) => items.iter().map(|item| placed(item, place)).collect(),
+        Value::Object(members) => {
+            let moved = members.iter().map(|(name, value)| {
+                let own = value.as_str().filter(|_| name == "$ref");
+                let moved = own.and_then(|reference| reference.strip_prefix("#/$defs/"));
+                let value = match moved {
+                    Some(rest) => json!(format!("#/components/schemas/{place}.{rest}")),
+                    None => placed(value, place),
+                };
+                (name.clone(), value)
+            });
+            Value::Object(moved.collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// Describes the call of a handler without an execution.
+fn direct_operation(capability: &Descriptor) -> Value {
+    let [input, output] = placed_schemas(capability);
     let refused = refer("Refused");
     let scope = if direct::posts(capability) { Scope::Start } else { Scope::Observe };
     let mut operation = json!({
@@ -188,7 +237,6 @@ fn direct_operation(capability: &Descriptor) -> Value {
             },
         },
     });
-    let input = bounded(&capability.input);
     if direct::posts(capability) {
         let content = json!({ "application/json": { "schema": input } });
         operation["requestBody"] = json!({ "required": true, "content": content });
@@ -328,7 +376,7 @@ fn body(operation: Operation) -> Option<Value> {
     }
 }
 
-fn schemas() -> Value {
+fn schemas() -> Map<String, Value> {
     let settings = SchemaSettings::draft2020_12()
         .for_serialize()
         .with(|settings| settings.definitions_path = "/components/schemas".into());
@@ -350,5 +398,5 @@ fn schemas() -> Value {
     }
     schemas.insert("Summary".to_owned(), summary);
     schemas.insert("Refused".to_owned(), object(json!({ "error": refer("Fault") }), json!({})));
-    Value::Object(schemas)
+    schemas
 }

@@ -56,7 +56,7 @@ pub fn progress(current: u64) -> Kind {
 }
 
 #[test]
-fn every_operation_of_the_description_has_a_name_of_its_own() {
+fn every_operation_has_a_name_of_its_own_and_every_reference_leads_somewhere() {
     let document = Served::new().get("/openapi.json").json();
     let paths = document["paths"].as_object().expect("paths");
     let operations = paths.values().flat_map(|path| path.as_object().expect("methods").values());
@@ -67,6 +67,25 @@ fn every_operation_of_the_description_has_a_name_of_its_own() {
     names.dedup();
     assert_eq!(names.len(), count);
     assert!(paths.contains_key("/api/v1/objects/verify"));
+    let mut references = Vec::new();
+    collect(&document, &mut references);
+    assert!(references.iter().any(|one| one.contains("objects.verify")), "{references:?}");
+    for reference in references {
+        let pointer = reference.strip_prefix('#').expect("it leads into this document");
+        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+    }
+}
+
+/// Collects every reference of a document.
+fn collect(value: &Value, references: &mut Vec<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| collect(item, references)),
+        Value::Object(members) => {
+            references.extend(members.get("$ref").and_then(Value::as_str).map(str::to_owned));
+            members.values().for_each(|member| collect(member, references));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 #[test]
