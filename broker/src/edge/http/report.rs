@@ -365,7 +365,16 @@ fn describe(value: &Value, pid: u32, broker: &Broker) -> Result<Description, Fau
     let capability: CapabilityId = text_member(members, "capability")?;
     let registry = broker.registry();
     let declared = registry.descriptors.iter().find(|one| one.id == capability);
-    let title = members.get("title").and_then(Value::as_str).unwrap_or(capability.as_str());
+    let title = match members.get("title") {
+        None => capability.as_str(),
+        Some(Value::String(title)) => title,
+        Some(_) => return Err(bad("shape", "\"title\" is a text")),
+    };
+    let cancellable = match members.get("cancellable") {
+        None => true,
+        Some(Value::Bool(cancellable)) => *cancellable,
+        Some(_) => return Err(bad("shape", "\"cancellable\" is true or false")),
+    };
     let input = members.get("input").cloned().filter(|input| !input.is_null());
     let input = input.unwrap_or_else(|| json!({}));
     if !input.is_object() {
@@ -376,7 +385,7 @@ fn describe(value: &Value, pid: u32, broker: &Broker) -> Result<Description, Fau
         title: reeve_protocol::sanitise::text(title, 200),
         kind: declared.map_or(CapabilityKind::Process, |one| one.kind),
         effect: declared.map_or(Effect::Write, |one| one.effect),
-        cancellable: members.get("cancellable").and_then(Value::as_bool).unwrap_or(true),
+        cancellable,
         lock: None,
         // What a reporter runs is its own: the broker neither sees nor touches it.
         on_worker_loss: OnWorkerLoss::Leave,

@@ -70,8 +70,12 @@ fn asked(members: &Map<String, Value>) -> Result<Asked, Fault> {
     Ok(match members["type"].as_str() {
         Some("subscribe") => Asked::Subscribe {
             executions: list(members)?.iter().map(from).collect::<Result<_, _>>()?,
-            all: members.get("all").and_then(Value::as_bool).unwrap_or(false),
-            epoch: members.get("epoch").and_then(Value::as_str).map(ToOwned::to_owned),
+            all: flag(members, "all")?,
+            epoch: match members.get("epoch") {
+                None | Some(Value::Null) => None,
+                Some(Value::String(epoch)) => Some(epoch.clone()),
+                Some(_) => return Err(bad("\"epoch\" is a text".to_owned())),
+            },
         },
         Some("unsubscribe") => Asked::Unsubscribe {
             executions: list(members)?.iter().map(id).collect::<Result<_, _>>()?,
@@ -82,10 +86,18 @@ fn asked(members: &Map<String, Value>) -> Result<Asked, Fault> {
         }
         Some("cancel") => Asked::Cancel {
             execution: id(members.get("execution").unwrap_or(&Value::Null))?,
-            force: members.get("force").and_then(Value::as_bool).unwrap_or(false),
+            force: flag(members, "force")?,
         },
         _ => Asked::Ping { nonce: members.get("nonce").cloned().unwrap_or_default() },
     })
+}
+
+fn flag(members: &Map<String, Value>, name: &str) -> Result<bool, Fault> {
+    match members.get(name) {
+        None => Ok(false),
+        Some(Value::Bool(flag)) => Ok(*flag),
+        Some(_) => Err(bad(format!("{name:?} is true or false"))),
+    }
 }
 
 fn bad(message: String) -> Fault {
@@ -112,7 +124,47 @@ fn from(value: &Value) -> Result<FollowFrom, Fault> {
         Value::String(text) => follow(text, Seq::NONE),
         other => Ok(FollowFrom {
             execution: id(&other["execution"])?,
-            after: Seq(other["after"].as_u64().unwrap_or_default()),
+            after: match &other["after"] {
+                Value::Null => Seq::NONE,
+                after => Seq(after
+                    .as_u64()
+                    .ok_or_else(|| bad("\"after\" is a whole number".to_owned()))?),
+            },
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_of_another_type_is_refused_and_never_taken_for_its_default() {
+        let id = "x-20260908T010203Z-0a1b2c3d";
+        for (good, bad) in [
+            (
+                r#"{"type":"subscribe","all":true}"#.to_owned(),
+                r#"{"type":"subscribe","all":1}"#.to_owned(),
+            ),
+            (
+                r#"{"type":"subscribe","epoch":"e"}"#.to_owned(),
+                r#"{"type":"subscribe","epoch":7}"#.to_owned(),
+            ),
+            (
+                format!(
+                    r#"{{"type":"subscribe","executions":[{{"execution":"{id}","after":3}}]}}"#
+                ),
+                format!(
+                    r#"{{"type":"subscribe","executions":[{{"execution":"{id}","after":"3"}}]}}"#
+                ),
+            ),
+            (
+                format!(r#"{{"type":"cancel","execution":"{id}","force":true}}"#),
+                format!(r#"{{"type":"cancel","execution":"{id}","force":"yes"}}"#),
+            ),
+        ] {
+            assert!(parse(&good).is_ok(), "{good}");
+            assert!(parse(&bad).is_err(), "{bad}");
+        }
     }
 }
