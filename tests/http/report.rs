@@ -170,9 +170,12 @@ fn a_reporter_that_falls_silent_is_given_up_and_told_so_when_it_comes_back() {
 #[test]
 fn a_description_of_another_shape_is_refused_and_creates_nothing() {
     let served = Served::new();
-    for (name, value) in
-        [("title", json!({})), ("cancellable", json!("no")), ("input", json!([])), ("pid", json!(1))]
-    {
+    for (name, value) in [
+        ("title", json!({})),
+        ("cancellable", json!("no")),
+        ("input", json!([])),
+        ("pid", json!(1)),
+    ] {
         let mut sent = body(1, 1, &[created()]);
         sent["description"][name] = value;
         let answer = served.post(URL, &sent);
